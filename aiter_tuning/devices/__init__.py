@@ -1,0 +1,1 @@
+"""What there is to measure on: discovery, arch names, visibility, health."""

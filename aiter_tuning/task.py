@@ -1,0 +1,157 @@
+"""The unit of work: one candidate for one shape, and how candidates are gathered into groups.
+
+::
+
+    MpTunerTask   info = (shape key, candidate…), gen_data, func, reference, tolerances
+        │  group_tasks
+        ▼
+    Group         the candidates that share a lane, in order, with what they share (inputs, reference) numbered
+
+A group is what a lane takes at a time. Which candidates share inputs is decided here, in the parent, by identity:
+pickling would lose it, and a worker that dies while making inputs has to be attributable to all who share them.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+ALL_INPUTS = "*"
+"""In the place of a task's list of data keys: the candidate gets the whole mapping as its first argument."""
+
+
+class MpTunerTask(NamedTuple):
+    """One candidate. Plain tuples in this order work too; the last five fields may be left out.
+
+    ``gen_data(*gen_args, device=…)`` returns a mapping of named values. With it, ``args[0]`` lists the names that the
+    candidate gets, and the call is ``func(*[data[k] for k in args[0]], *args[1:], **kwargs)``; without it ``args`` is
+    literal. ``kwargs`` may hold ``num_warmup`` and ``num_iters`` (and upstream's other timing keywords); the rest goes
+    to ``func``. ``ref_args`` and ``ref_kwargs`` follow the same convention; a ready ``ref`` wins over ``ref_func``.
+
+    A ``func`` with a method ``prepare(*args, **kwargs)`` has it called once, untimed, before its first call, with the
+    call's own arguments; what it returns, a tuple, replaces them (weights packed once at load time, as serving does).
+    """
+
+    info: Any
+    """Identity; ``info[0]`` is the shape key, the rest names the candidate."""
+    gen_data: Callable[..., Mapping[str, Any]] | None
+    gen_args: tuple[Any, ...]
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    ref_func: Callable[..., Any] | None
+    ref_args: tuple[Any, ...]
+    ref_kwargs: Mapping[str, Any]
+    ref: Any
+    rtol: float = 1e-2
+    atol: float = 1e-2
+    compare_fn: Callable[..., float] | None = None
+    """``compare_fn(reference, result, msg=…, printLog=…)`` returns the error ratio."""
+    max_abs_delta: float | None = None
+    """An element further off than this makes the whole result wrong."""
+    output_keys: Sequence[str] | None = None
+    """Names of inputs that are outputs; filled with NaN before each checked call."""
+
+
+MIN_TASK_FIELDS = 10
+"""Fields without which a plain tuple is no task."""
+
+
+def as_task(task: Sequence[Any], position: int) -> MpTunerTask:
+    """A task from a plain tuple or an :class:`MpTunerTask`.
+
+    Raises:
+        ValueError: it does not have 10 to 15 fields, or ``func`` is not callable; the message names its position.
+    """
+    if isinstance(task, MpTunerTask):
+        converted = task
+    else:
+        if not isinstance(task, Sequence) or isinstance(task, str):
+            raise ValueError(f"task {position} is a {type(task).__name__}, not a tuple")
+        most = len(MpTunerTask._fields)
+        if not MIN_TASK_FIELDS <= len(task) <= most:
+            raise ValueError(
+                f"task {position} has {len(task)} fields; expected {MIN_TASK_FIELDS} to {most}: "
+                + ", ".join(MpTunerTask._fields)
+            )
+        converted = MpTunerTask(*task)
+    if not callable(converted.func):
+        raise ValueError(f"task {position} ({converted.info!r}): func is a {type(converted.func).__name__}, not callable")
+    return converted
+
+
+def shape_key(task: MpTunerTask) -> Hashable:
+    """The grouping key: ``info[0]``, or the whole ``info`` where it is not a sequence."""
+    info = task.info
+    key = info[0] if isinstance(info, tuple | list) and info else info
+    try:
+        hash(key)
+    except TypeError:
+        return repr(key)
+    return key  # type: ignore[no-any-return]
+
+
+def _identity(value: Any) -> Hashable:
+    """A value's identity for sharing inputs: tensors by address, shape and type; containers element by element."""
+    if isinstance(value, list | tuple):
+        return (type(value).__name__, *map(_identity, value))
+    if isinstance(value, Mapping):
+        return ("mapping", *((str(name), _identity(item)) for name, item in value.items()))
+    if hasattr(value, "data_ptr"):
+        return ("tensor", value.data_ptr(), tuple(value.shape), str(value.dtype))
+    try:
+        hash(value)
+    except TypeError:
+        return ("object", id(value))
+    return (type(value).__name__, value)
+
+
+def _number(identities: Iterable[Hashable]) -> tuple[int, ...]:
+    """Small integers in order of first appearance."""
+    seen: dict[Hashable, int] = {}
+    return tuple(seen.setdefault(identity, len(seen)) for identity in identities)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The candidates that one lane measures one after another."""
+
+    tasks: tuple[MpTunerTask, ...]
+    positions: tuple[int, ...]
+    """Where each task stood in the caller's list."""
+    data: Mapping[str, Any] | None = None
+    """Inputs that the caller made already; ``gen_data`` is then not called."""
+    label: str = ""
+    """What a person calls the shape."""
+    cost: float = 1.0
+    """Expected work relative to other groups; the longest is handed out first."""
+    inputs_ids: tuple[int, ...] = field(init=False)
+    """Candidates with equal numbers share inputs."""
+    reference_ids: tuple[int, ...] = field(init=False)
+    """Candidates with equal numbers share a reference."""
+
+    def __post_init__(self) -> None:
+        if len(self.tasks) != len(self.positions) or not self.tasks:
+            raise ValueError(f"a group needs a position for each task: {len(self.tasks)} and {len(self.positions)}")
+        inputs = _number((id(task.gen_data), _identity(task.gen_args)) for task in self.tasks)
+        references = _number(
+            (id(task.ref), id(task.ref_func), _identity(task.ref_args), _identity(task.ref_kwargs), shared)
+            for task, shared in zip(self.tasks, inputs, strict=True)
+        )
+        object.__setattr__(self, "inputs_ids", inputs)
+        object.__setattr__(self, "reference_ids", references)
+
+    def sharing(self, index: int, phase: str) -> tuple[int, ...]:
+        """Indices of the candidates that share ``inputs`` or ``reference`` (``phase``) with the one at ``index``."""
+        ids = self.inputs_ids if phase == "inputs" else self.reference_ids
+        return tuple(i for i, shared in enumerate(ids) if shared == ids[index])
+
+
+def group_by_shape(tasks: Sequence[MpTunerTask]) -> list[tuple[Hashable, list[int]]]:
+    """Positions of each shape's tasks, shapes in order of first appearance."""
+    groups: dict[Hashable, list[int]] = {}
+    for position, task in enumerate(tasks):
+        groups.setdefault(shape_key(task), []).append(position)
+    return list(groups.items())
