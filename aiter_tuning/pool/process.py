@@ -1,0 +1,228 @@
+"""One worker process as the parent sees it: how it is started, heard, and ended.
+
+The interpreter starts from an entry point of ours (never from the user's script), in a session of its own, with the
+lane's environment already there at exec. Three descriptors lead back: the private pipe (results), the output pipe
+(whatever candidates print, bounded here), and the sentinel, readable when the process is gone.
+
+Ending means everything it started as well. Children in its process group go by ``killpg``; children that made a group
+or session of their own are found through ``psutil`` while the worker lives, and once it is dead (its children belong
+to init by then) by a token that every descendant carries in its environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from itertools import count
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from aiter_tuning.pool.messages import Adopt, Hello
+
+TOKEN_VARIABLE = "AITER_TUNING_WORKER"
+OUTPUT_TAIL_BYTES = 8 * 1024
+_READ_BYTES = 64 * 1024
+_MOST_READS = 64
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
+_BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from aiter_tuning.pool.child import main; main()"
+
+_serial = count()
+
+
+def surroundings() -> Adopt:
+    """What the parent's code sees around it now."""
+    try:
+        cwd = os.getcwd()
+    except FileNotFoundError:  # a deleted working directory is the parent's own trouble, not a reason to fail here
+        cwd = "/"
+    return Adopt(tuple(sys.path), cwd, dict(os.environ))
+
+
+def describe_exit(returncode: int | None) -> str:
+    """``exited with code 7`` or ``was killed by signal 11 (SIGSEGV)``."""
+    if returncode is None:
+        return "is gone"
+    if returncode >= 0:
+        return f"exited with code {returncode}"
+    try:
+        return f"was killed by signal {-returncode} ({signal.Signals(-returncode).name})"
+    except ValueError:
+        return f"was killed by signal {-returncode}"
+
+
+class WorkerProcess:
+    """A started worker. All methods return at once, except :meth:`reap`."""
+
+    def __init__(self, hello: Hello, environment: Mapping[str, str], spawner: Executor) -> None:
+        self.started_at = time.monotonic()
+        self.token = f"{os.getpid()}.{next(_serial)}.{self.started_at:.6f}"
+        self.ready = False
+        self.adopted: Adopt | None = None
+        self.killed_here = False
+        self._tail = bytearray()
+        connection, theirs = Pipe(duplex=True)
+        output, output_theirs = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(output, False)
+        try:
+            # PR_SET_PDEATHSIG fires when the *thread* that created a process ends, so one long-lived thread makes all.
+            self._popen = spawner.submit(self._start, theirs.fileno(), output_theirs, environment).result()
+        except BaseException:
+            connection.close()
+            os.close(output)
+            raise
+        finally:
+            theirs.close()
+            os.close(output_theirs)
+        self.connection: Connection = connection
+        self.output_fd = output
+        self.sentinel = _sentinel(self._popen.pid)
+        self._returncode: int | None = None
+        self.send(surroundings())
+        self.send(hello)
+
+    def _start(self, pipe: int, output: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, *_interpreter_flags(), "-c", _BOOT, _PACKAGE_ROOT, str(pipe), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **environment, TOKEN_VARIABLE: self.token},
+            pass_fds=(pipe,),
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, or the signal's negative; None before :meth:`reap`."""
+        return self._returncode
+
+    def send(self, message: Any) -> bool:
+        """Whether the message could be handed over; False means that the process is dead, which its sentinel tells."""
+        if isinstance(message, Adopt):
+            self.adopted = message
+        try:
+            self.connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
+
+    def receive(self) -> Any:
+        """The next message. Raises EOFError or OSError when the process has closed its end."""
+        return pickle.loads(self.connection.recv_bytes())
+
+    def has_message(self) -> bool:
+        try:
+            return self.connection.poll(0)
+        except OSError:
+            return False
+
+    def drain_output(self) -> None:
+        """Reads what candidates have printed, keeping the last :data:`OUTPUT_TAIL_BYTES`."""
+        for _ in range(_MOST_READS):
+            try:
+                chunk = os.read(self.output_fd, _READ_BYTES)
+            except (BlockingIOError, OSError):
+                return
+            if not chunk:
+                return
+            self._tail += chunk
+            if len(self._tail) > 2 * OUTPUT_TAIL_BYTES:
+                del self._tail[:-OUTPUT_TAIL_BYTES]
+
+    def take_output(self) -> str:
+        """What was printed since the last call, at most its last :data:`OUTPUT_TAIL_BYTES`."""
+        self.drain_output()
+        if not self._tail:
+            return ""
+        text = bytes(self._tail[-OUTPUT_TAIL_BYTES:]).decode("utf-8", "replace")
+        self._tail.clear()
+        return text
+
+    def kill(self) -> None:
+        """SIGKILL to the worker, its process group and every descendant. Returns without waiting."""
+        self.killed_here = True
+        if self._returncode is not None:
+            return
+        descendants: Sequence[psutil.Process] = ()
+        with contextlib.suppress(psutil.Error):
+            descendants = psutil.Process(self.pid).children(recursive=True)
+        self._kill_group()
+        for process in descendants:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def _kill_group(self) -> None:
+        # Only before the worker is reaped: as a zombie it still keeps its number, and so its group's, from being reused.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self, timeout_s: float | None = None) -> int | None:
+        """Collects the exit code once the sentinel has fired, and ends what the worker left behind."""
+        if self._returncode is None:
+            self._kill_group()
+            try:
+                self._returncode = self._popen.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                return None
+            _kill_by_token(self.token)
+        return self._returncode
+
+    def close(self) -> None:
+        """Closes the descriptors. The process must be reaped or given up."""
+        self.connection.close()
+        for fd in (self.output_fd, self.sentinel):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def _interpreter_flags() -> list[str]:
+    # The documented way to start an interpreter like this one is multiprocessing's; the list it uses is this function's.
+    return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]
+
+
+def _sentinel(pid: int) -> int:
+    """A descriptor that becomes readable when the process has ended."""
+    return os.pidfd_open(pid)
+
+
+def _kill_by_token(token: str) -> None:
+    """Ends every process whose environment carries the token, whatever session it moved to."""
+    needle = f"{TOKEN_VARIABLE}={token}\0".encode()
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry.name}/environ", "rb") as file:
+                found = needle in file.read()
+        except OSError:
+            continue
+        if found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def payload_or_file(payload: bytes, limit: int, directory: str) -> bytes | str:
+    """The payload itself, or the path of a file that holds it where it is larger than ``limit`` bytes."""
+    if len(payload) <= limit:
+        return payload
+    path = os.path.join(directory, f"group-{next(_serial)}.pickle")
+    with open(path, "wb") as file:
+        file.write(payload)
+    return path
+
+

@@ -1,0 +1,74 @@
+"""What a caller of :meth:`Pool.run` sets and sees: clocks, the moments of a run, what every lane is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from aiter_tuning.measurement import Measurement
+
+
+class Clocks(NamedTuple):
+    """Seconds after which something is killed; None: never."""
+
+    group_s: float | None = None
+    """All candidates of a group together, counted only while a worker has the group open."""
+    candidate_s: float | None = None
+    """One candidate, from the worker's word that it started (or from the end of its first call, see ``compile_s``)."""
+    compile_s: float | None = None
+    """A candidate's first call; also inputs and reference. None: ``candidate_s`` covers them."""
+
+    @property
+    def preparation_s(self) -> float | None:
+        return self.compile_s if self.compile_s is not None else self.candidate_s
+
+
+class RunEnd(StrEnum):
+    """Why a run ended."""
+
+    done = "done"
+    interrupted = "interrupted"
+    budget = "budget"
+    no_lanes = "no_lanes"
+
+
+class LaneView(NamedTuple):
+    """What one lane is doing."""
+
+    name: str
+    state: str
+    """``starting``, ``idle``, ``inputs``, ``reference``, ``compiling``, ``measuring`` or ``retired``."""
+    group: int | None
+    index: int | None
+    since_s: float
+    """How long it has been doing that."""
+    busy: Mapping[str, float]
+    """Seconds spent in each state so far."""
+
+
+class Watcher:
+    """The moments of a run, called in the parent's loop, in order. An exception stops the run cleanly and is passed on."""
+
+    tick_s: float = 1.0
+
+    def before_start(self, group: int, index: int, attempt: int, lane: str) -> None:
+        """The candidate is about to be handed to a worker (write-ahead: it has not started)."""
+
+    def measured(self, group: int, index: int, measurement: Measurement) -> None:
+        """The candidate's verdict. The lane starts nothing else until this returns."""
+
+    def stopped(self, group: int, index: int, attempt: int) -> None:
+        """The candidate was running when the run was stopped; its result is ``not_run``."""
+
+    def group_ended(self, group: int, results: Sequence[Measurement]) -> None:
+        """Every candidate of the group has a result, in the group's order; some may be ``not_run``."""
+
+    def output(self, group: int, index: int, text: str) -> None:
+        """The last that a candidate printed, if it printed anything."""
+
+    def note(self, text: str) -> None:
+        """Something a person should know: a worker died, a lane was retired."""
+
+    def tick(self, lanes: Sequence[LaneView]) -> None:
+        """About every ``tick_s`` seconds."""
