@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Candidate", "Family", "Tolerance", "TunerCommon", "Work"]
 
-_HOMES = {name: "family" for name in ("Candidate", "Family", "Tolerance", "Work")} | {"TunerCommon": "tuner"}
+_HOMES = {
+    "Candidate": "family",
+    "Family": "family",
+    "Tolerance": "family",
+    "TunerCommon": "tuner",
+    "Work": "family",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -82,6 +82,8 @@ class Family(ABC):
     tolerance: ClassVar[Tolerance] = Tolerance()
     outputs: ClassVar[Sequence[str]] = ()
     """Which of the inputs are written; they are filled with NaN before each checked call."""
+    arg_defaults: ClassVar[Mapping[str, Any]] = {}
+    """Flags whose default differs for this family, by their long name: ``{"sort": True}``."""
 
     @abstractmethod
     def inputs(self, shape: Shape, device: str, seed: int) -> Inputs:
@@ -114,9 +116,10 @@ class Family(ABC):
         """Floating-point operations and bytes of one call."""
 
     def prepare(self, inputs: Inputs, config: Config) -> Inputs:
-        """What serving does once, at load time, under this config (a weight packed, transposed): what ``run`` then gets.
+        """What serving does once, when it loads its weights, under this config; ``run`` gets what this returns.
 
-        Untimed. The inputs that it is given are shared by all candidates: return a new mapping, change nothing.
+        Untimed: a weight is packed or transposed here. The inputs that it is given are shared by all candidates:
+        return a new mapping, change nothing.
         """
         return inputs
 

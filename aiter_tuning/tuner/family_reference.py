@@ -17,9 +17,12 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+from aiter_tuning.status import describe
 from aiter_tuning.tuner.family import Family
 
 
@@ -65,9 +68,9 @@ def load_family(reference: str) -> Family:
             f"{reference!r} names no family; expected path/to/op.py:ClassName or package.module:ClassName"
         )
     module = _load_file(Path(place)) if is_file_reference(reference) else importlib.import_module(place)
-    cls = module
+    cls: Any = module
     for part in cls_name.split("."):
-        cls = getattr(cls, part, None)  # type: ignore[assignment]  # walks from a module to a class
+        cls = getattr(cls, part, None)
     if cls is None:
         names = ", ".join(sorted(c.__name__ for c in families_in(module))) or "none"
         raise FamilyError(f"{place} has no class {cls_name}; families in it: {names}")
@@ -117,14 +120,24 @@ def _load_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise FamilyError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
-    module.__aiter_tuning_file__ = True  # type: ignore[attr-defined]  # tells reference_of to name it by path
+    vars(module)["__aiter_tuning_file__"] = True  # tells reference_of to name its classes by path
     sys.modules[name] = module
     # Its neighbours import as they would if the file were run.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
-        raise
+        if not isinstance(error, Exception):
+            raise
+        raise FamilyError(f"{_place_of(error, path)}: {describe(error)}") from error
     return module
+
+
+def _place_of(error: Exception, path: Path) -> str:
+    """``file:line`` where loading ``path`` failed: the last line of that file that was running."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}:{lines[-1]}" if lines else str(path)

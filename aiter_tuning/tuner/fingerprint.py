@@ -1,0 +1,212 @@
+"""When may a measurement on record be used again?
+
+Two levels. The *run's* fingerprint names what every time depends on: device, versions, timer, how inputs and reference
+are made. If it differs, nothing on record counts. The *candidate's* names what one candidate is: its config and the
+source of what runs it. If that differs, only this candidate is measured again.
+
+Source is hashed as its syntax tree, without docstrings, so that comments and formatting change nothing. From the
+methods named, the walk follows every name that their code uses to functions, kernels, classes and constants of the
+modules in which the family is defined; other modules are covered by versions at best, as their sources are not ours.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import inspect
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from types import CodeType, FunctionType
+from typing import Any
+
+from aiter_tuning.devices.device import Device
+from aiter_tuning.tuner.family import Candidate, Family
+
+DIGEST_LENGTH = 12
+_WRAPPED = ("fn", "__wrapped__", "func", "__func__", "fget")
+"""Where decorators keep the function: Triton's JITFunction and Autotuner, functools, static methods, properties."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def run_fields(
+    family: Family, device: Device, *, warmup: int, iters: int, err_ratio: float, seed: int, timer: str
+) -> dict[str, str]:
+    """What every measurement of a run depends on, by name, for the run's fingerprint.
+
+    Versions come from the installed packages' metadata: the parent process imports neither torch nor triton.
+    """
+    tolerance = family.tolerance
+    return {
+        "family": family.name,
+        "gfx": device.gfx,
+        "cu_num": str(device.cu_num),
+        "gpu_model": device.gpu_model,
+        "driver": device.settings.get("driver", ""),
+        "torch": _version("torch"),
+        "triton": _version("triton"),
+        "timer": timer,
+        "warmup": str(warmup),
+        "iters": str(iters),
+        "tolerance": f"{tolerance.rtol:g} {tolerance.atol:g} {err_ratio:g} {tolerance.max_abs_delta}",
+        "seed": str(seed),
+        "key": repr(family.key),
+        "inputs and reference": source_digest(family, ("inputs", "reference")),
+    }
+
+
+def candidate_fingerprints(family: Family, candidates: Sequence[Candidate]) -> dict[str, str]:
+    """Each candidate's fingerprint by its name: config, and source of ``run`` and ``prepare``."""
+    source = source_digest(family, ("run", "prepare"))
+    return {candidate.name: _digest(source + json.dumps(candidate.config, sort_keys=True)) for candidate in candidates}
+
+
+def source_digest(family: Family, methods: Sequence[str]) -> str:
+    """Hash of the source of a family's methods and of whatever they reach in the modules that define it."""
+    return _class_digest(type(family), tuple(methods))
+
+
+@functools.cache
+def _class_digest(cls: type[Family], methods: tuple[str, ...]) -> str:
+    walk = _Walk(cls)
+    for method in methods:
+        walk.visit(method, inspect.getattr_static(cls, method))
+    return _digest("\n".join(f"{name}: {text}" for name, text in sorted(walk.found.items())))
+
+
+class _Walk:
+    """Collects source, from a method outwards."""
+
+    def __init__(self, cls: type[Family]) -> None:
+        self.cls = cls
+        self.modules = {c.__module__ for c in cls.__mro__ if issubclass(c, Family) and c is not Family}
+        self.found: dict[str, str] = {}
+
+    def visit(self, name: str, value: Any) -> None:
+        value = _unwrap(value)
+        if isinstance(value, FunctionType):
+            self._visit_function(value)
+        elif isinstance(value, type):
+            if value.__module__ in self.modules and not issubclass(value, Family):
+                self._visit_class(value)
+        elif (constant := _constant(value)) is not None:
+            self.found.setdefault(f"constant {name}", constant)
+
+    def _visit_function(self, function: FunctionType) -> None:
+        name = f"{function.__module__}.{function.__qualname__}"
+        if function.__module__ not in self.modules or name in self.found:
+            return
+        self.found[name] = _source(function)
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        for cell_name, cell in cells.items():
+            try:
+                self.visit(cell_name, cell.cell_contents)
+            except ValueError:  # a cell that is still empty
+                continue
+        for used in sorted(set(_names(function.__code__))):
+            if used in function.__globals__:
+                self.visit(used, function.__globals__[used])
+            else:  # may be an attribute: self.block_size, cls.helper
+                self.visit(used, inspect.getattr_static(self.cls, used, _NOTHING))
+
+    def _visit_class(self, cls: type) -> None:
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        if name in self.found:
+            return
+        self.found[name] = _source(cls)
+        for member_name, member in vars(cls).items():
+            if isinstance(_unwrap(member), FunctionType):
+                self.visit(member_name, member)
+
+
+class _Nothing:
+    pass
+
+
+_NOTHING = _Nothing()
+
+
+def _unwrap(value: Any) -> Any:
+    for _ in range(10):
+        if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):
+            return value
+        if isinstance(value, type):
+            return value
+        inner = next((vars_of[name] for name in _WRAPPED if name in (vars_of := _attributes(value))), None)
+        if inner is None:
+            return value
+        value = inner
+    return value
+
+
+def _attributes(value: Any) -> Mapping[str, Any]:
+    """Attributes that may hold a wrapped function, without running a property of a stranger's class."""
+    attributes = dict(getattr(value, "__dict__", {}))
+    if isinstance(value, staticmethod | classmethod):
+        attributes["__func__"] = value.__func__
+    elif isinstance(value, property):
+        attributes["fget"] = value.fget
+    elif isinstance(value, functools.partial):
+        attributes["func"] = value.func
+    return attributes
+
+
+def _constant(value: Any) -> str | None:
+    """A text for constants whose text is the same in every process, else None."""
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if type(value).__name__ == "constexpr":  # Triton's compile-time constants
+        return repr(getattr(value, "value", None))
+    if isinstance(value, tuple | list):
+        items = [_constant(item) for item in value]
+        return None if None in items else f"[{', '.join(map(str, items))}]"
+    if isinstance(value, set | frozenset):
+        items = [_constant(item) for item in value]
+        return None if None in items else f"{{{', '.join(sorted(map(str, items)))}}}"
+    if isinstance(value, dict):
+        pairs = [(_constant(k), _constant(v)) for k, v in value.items()]
+        return None if any(None in pair for pair in pairs) else repr(sorted(map(str, pairs)))
+    return None
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Names that code uses from outside, those of nested functions and comprehensions included."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _source(value: FunctionType | type) -> str:
+    """The syntax tree as text, or what stands in where there is no source (defined at a prompt, a zipped package)."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
+    except (OSError, TypeError, SyntaxError):
+        code = getattr(value, "__code__", None)
+        return "no source" if code is None else f"{code.co_code.hex()} {code.co_consts!r} {code.co_names!r}"
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            and ast.get_docstring(node) is not None
+        ):
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.dump(tree)
+
+
+def _bytecode(code: CodeType) -> str:
+    parts = [code.co_code.hex(), *code.co_names]
+    parts += (_bytecode(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts)
+    return " ".join(parts)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
