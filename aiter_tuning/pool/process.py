@@ -40,13 +40,13 @@ _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from aiter_tuning.pool.chi
 _serial = count()
 
 
-def surroundings() -> Adopt:
-    """What the parent's code sees around it now."""
+def surroundings(lane_environment: Mapping[str, str]) -> Adopt:
+    """What the parent's code sees around it now, with the lane's own variables."""
     try:
         cwd = os.getcwd()
     except FileNotFoundError:  # a deleted working directory is the parent's own trouble, not a reason to fail here
         cwd = "/"
-    return Adopt(tuple(sys.path), cwd, dict(os.environ))
+    return Adopt(tuple(sys.path), cwd, {**os.environ, **lane_environment})
 
 
 def describe_exit(returncode: int | None) -> str:
@@ -68,6 +68,8 @@ class WorkerProcess:
         self.started_at = time.monotonic()
         self.token = f"{os.getpid()}.{next(_serial)}.{self.started_at:.6f}"
         self.ready = False
+        self.cores: tuple[int, ...] = ()
+        """Host cores it is bound to; empty: any."""
         self.adopted: Adopt | None = None
         self.killed_here = False
         self._tail = bytearray()
@@ -88,7 +90,7 @@ class WorkerProcess:
         self.output_fd = output
         self.sentinel = _sentinel(self._popen.pid)
         self._returncode: int | None = None
-        self.send(surroundings())
+        self.send(surroundings(environment))
         self.send(hello)
 
     def _start(self, pipe: int, output: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

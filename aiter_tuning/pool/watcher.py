@@ -33,6 +33,13 @@ class RunEnd(StrEnum):
     no_lanes = "no_lanes"
 
 
+class RunOutcome(NamedTuple):
+    """How a run ended, and why in a person's words (empty for ``done``)."""
+
+    end: RunEnd
+    reason: str = ""
+
+
 class LaneView(NamedTuple):
     """What one lane is doing."""
 

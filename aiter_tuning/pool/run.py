@@ -1,0 +1,440 @@
+"""One run: the loop that hands out candidates, listens, and lets clocks run out.
+
+There is no polling. The loop sleeps in one ``select`` over every worker's pipe, sentinel and output until something
+happens or the next deadline comes. A worker's last words are read before its death is acted on, and a result that
+arrived in time counts even if the parent was busy when its clock ran out.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from aiter_tuning.measurement import Measurement
+from aiter_tuning.pool.lane import KILL_PATIENCE_S, Deadline, Lane
+from aiter_tuning.pool.ledger import Ledger, OnFault, Verdicts
+from aiter_tuning.pool.messages import (
+    INLINE_BYTES,
+    BindFailed,
+    Bound,
+    Close,
+    FirstCallDone,
+    Go,
+    GroupPayload,
+    Measured,
+    Open,
+    Opened,
+    OpenFailed,
+    Preparing,
+    Ready,
+    Started,
+    Unprepared,
+)
+from aiter_tuning.pool.process import WorkerProcess, describe_exit, payload_or_file
+from aiter_tuning.pool.watcher import Clocks, RunEnd, RunOutcome, Watcher
+from aiter_tuning.status import describe, one_line
+from aiter_tuning.task import Group
+
+if TYPE_CHECKING:
+    from aiter_tuning.pool.pool import Pool
+
+_SIGKILL = 9
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_RECYCLE_SHARE = 4
+"""A worker that grew by more than this part of its lane's memory (a quarter) is replaced at the next occasion."""
+
+
+class Run:
+    """The state of one :meth:`Pool.run`."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        groups: Sequence[Group],
+        plan: Any,
+        clocks: Clocks,
+        on_fault: OnFault,
+        retries: int,
+        watcher: Watcher,
+        budget_s: float | None,
+    ) -> None:
+        self._pool = pool
+        self._groups = groups
+        self._plan = plan
+        self._clocks = clocks
+        self._on_fault: OnFault = on_fault
+        self._retries = retries
+        self._watcher = watcher
+        self._budget_at = math.inf if budget_s is None else time.monotonic() + budget_s
+        self._order: Iterator[int] = iter(_order(groups))
+        self._returned: deque[tuple[int, Ledger]] = deque()
+        self._exhausted = not len(groups)
+        self._next_tick = time.monotonic() + watcher.tick_s
+        self._handlers = {
+            Ready: self._on_ready,
+            Bound: self._on_bound,
+            BindFailed: self._on_bind_failed,
+            Opened: self._on_opened,
+            OpenFailed: self._on_open_failed,
+            Preparing: self._on_preparing,
+            Unprepared: self._on_unprepared,
+            Started: self._on_started,
+            FirstCallDone: self._on_first_call_done,
+            Measured: self._on_measured,
+        }
+
+    def loop(self) -> RunOutcome:
+        """Runs until every candidate has a verdict, or until there is a reason to stop."""
+        try:
+            for lane in self._pool.lanes:
+                if lane.state == "idle":
+                    self._pool.adopt(lane)
+            while True:
+                for lane in self._pool.lanes:
+                    if lane.state == "idle":
+                        self._take_group(lane)
+                if self._finished():
+                    return RunOutcome(RunEnd.done)
+                if self._pool.stop_requested:
+                    return self._stop(RunEnd.interrupted, "the run was stopped")
+                if time.monotonic() >= self._budget_at:
+                    return self._stop(RunEnd.budget, "the run's budget was used up")
+                if all(lane.retired for lane in self._pool.lanes):
+                    reasons = "; ".join(f"{lane.name}: {lane.last_failure}" for lane in self._pool.lanes)
+                    return self._stop(RunEnd.no_lanes, f"no usable device is left ({reasons})")
+                self._listen()
+                self._expire()
+        except BaseException:
+            self._kill_busy_lanes()
+            raise
+
+    def _finished(self) -> bool:
+        return self._exhausted and not self._returned and all(lane.ledger is None for lane in self._pool.lanes)
+
+    # Waiting
+
+    def _listen(self) -> None:
+        wake_at = min(self._next_tick, self._budget_at, *(self._deadline(lane).at for lane in self._pool.lanes))
+        deaths: list[WorkerProcess] = []
+        for key, _ in self._pool.selector.select(max(0.0, wake_at - time.monotonic())):
+            if key.data is None:
+                self._pool.drain_wakeups()
+                continue
+            worker, what = key.data
+            if what == "message":
+                self._hear(worker)
+            elif what == "output":
+                worker.drain_output()
+            else:
+                deaths.append(worker)
+        for worker in deaths:
+            self._on_death(worker)
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + self._watcher.tick_s
+            self._watcher.tick([lane.view() for lane in self._pool.lanes])
+
+    def _hear(self, worker: WorkerProcess) -> bool:
+        """Handles one message; False when there is none to come any more."""
+        try:
+            message = worker.receive()
+        except (EOFError, OSError):
+            # The pipe is closed but the process may live on (a candidate closed every descriptor): it is of no use.
+            if not worker.deaf:
+                worker.deaf = True
+                self._pool.selector.unregister(worker.connection)
+                worker.end()
+            return False
+        if isinstance(message, Ready):
+            worker.ready = True
+        lane = self._pool.lane_of(worker)
+        if lane is not None:
+            self._handlers[type(message)](lane, message)
+        return True
+
+    def _deadline(self, lane: Lane) -> Deadline:
+        return min(lane.deadline, lane.group_deadline(self._clocks), key=lambda deadline: deadline.at)
+
+    def _expire(self) -> None:
+        for lane in self._pool.lanes:
+            deadline = self._deadline(lane)
+            if deadline.at > time.monotonic():
+                continue
+            worker = lane.worker
+            if worker is None or (deadline.clock != "kill" and worker.has_message()):
+                continue  # it answered in time; the answer is read first
+            if deadline.clock == "kill":
+                self._retire(lane, f"process {worker.pid} survived SIGKILL for {deadline.seconds:g} s")
+            elif deadline.clock == "start-up":
+                self._start_failed(lane, f"not ready after {deadline.seconds:g} s")
+            else:
+                self._overran(lane, deadline)
+
+    def _overran(self, lane: Lane, deadline: Deadline) -> None:
+        assert lane.ledger is not None and lane.worker is not None
+        verdicts = lane.ledger.timed_out(lane.phase, deadline.clock, deadline.seconds, lane.worker.take_output())
+        self._kill(lane)
+        self._publish(lane, verdicts)
+
+    # A lane's life
+
+    def _on_ready(self, lane: Lane, message: Ready) -> None:
+        self._pool.bind(lane)
+
+    def _on_bound(self, lane: Lane, message: Bound) -> None:
+        if message.uuid != lane.device.uuid:
+            self._start_failed(lane, f"got device {message.uuid} instead of {lane.device.uuid}")
+            return
+        lane.failed_starts = 0
+        self._pool.ensure_standby(lane)
+        if lane.ledger is not None and lane.group is not None:
+            self._open(lane)
+        else:
+            lane.enter("idle")
+
+    def _on_bind_failed(self, lane: Lane, message: BindFailed) -> None:
+        self._start_failed(lane, message.detail)
+
+    def _start_failed(self, lane: Lane, reason: str) -> None:
+        assert lane.worker is not None
+        self._pool.failed_start(lane, one_line(reason))
+        self._kill(lane)
+
+    def _on_death(self, worker: WorkerProcess) -> None:
+        """The process has ended: first its last words, then what its death means."""
+        while not worker.deaf and worker.has_message() and self._hear(worker):
+            pass
+        lane = self._pool.lane_of(worker)
+        output = worker.take_output()
+        returncode = worker.reap()
+        if lane is None:
+            self._pool.drop_standby(worker)
+            return
+        self._pool.release(worker)
+        lane.worker = None
+        ours = lane.state == "dying"
+        exit_text = describe_exit(returncode)
+        if lane.state in ("starting", "binding"):
+            self._pool.failed_start(lane, f"worker {exit_text} while {lane.state}: {one_line(output, 200)}")
+        elif not ours and lane.ledger is None:
+            self._watcher.note(f"{lane.name}: the idle worker {exit_text}; a standby takes its place")
+        elif not ours:
+            stranger = returncode == -_SIGKILL and not worker.killed_here
+            phase, ledger = lane.phase, lane.ledger
+            assert ledger is not None
+            lane.run_group_clock(False)
+            lane.enter("dying")
+            self._publish(lane, ledger.died(phase, exit_text, output, stranger=stranger))
+        self._replace(lane)
+
+    def _replace(self, lane: Lane) -> None:
+        if self._pool.out_of_starts(lane):
+            self._retire(lane, f"{lane.failed_starts} starts failed in a row, the last because {lane.last_failure}")
+        else:
+            self._pool.start_lane(lane)
+
+    def _retire(self, lane: Lane, reason: str) -> None:
+        lane.last_failure = lane.last_failure or reason
+        self._watcher.note(f"{lane.name} is retired: {reason}")
+        worker, lane.worker = lane.worker, None
+        if worker is not None:
+            self._pool.release(worker)
+        if lane.ledger is not None and lane.group is not None:
+            self._returned.append((lane.group, lane.ledger))
+        lane.drop_group()
+        lane.enter("retired")
+
+    def _kill(self, lane: Lane) -> None:
+        assert lane.worker is not None
+        lane.run_group_clock(False)
+        lane.worker.kill()
+        lane.enter("dying", lane.clock("kill", KILL_PATIENCE_S))
+
+    # A group's life
+
+    def _take_group(self, lane: Lane) -> None:
+        while lane.state == "idle" and not self._pool.stop_requested:
+            if self._returned:
+                group, ledger = self._returned.popleft()
+            else:
+                number = next(self._order, None)
+                if number is None:
+                    self._exhausted = True
+                    return
+                group = number
+                ledger = Ledger(self._groups[group], on_fault=self._on_fault, retries=self._retries)
+            lane.open_group(group, ledger)
+            self._open(lane)
+
+    def _open(self, lane: Lane) -> None:
+        """Sends the lane's group and its first candidate in one go."""
+        worker, ledger, number = lane.worker, lane.ledger, lane.group
+        assert worker is not None and ledger is not None and number is not None
+        group = self._groups[number]
+        tasks = tuple(task._replace(info=None) for task in group.tasks)  # the worker has no use for the caller's names
+        payload = GroupPayload(tasks, group.inputs_ids, group.reference_ids, group.data, self._plan)
+        try:
+            pickled = cloudpickle.dumps(payload)
+        except Exception as error:
+            lane.enter("idle")
+            self._publish(lane, ledger.open_failed(f"it cannot be sent there: {describe(error)}"))
+            return
+        lane.rss_bytes = None
+        worker.send(Open(number, payload_or_file(pickled, INLINE_BYTES, self._pool.directory)))
+        lane.enter("sent", lane.clock("start-up", self._pool.startup_timeout_s))
+        self._go(lane, "sent")
+
+    def _go(self, lane: Lane, state: str) -> None:
+        """Hands out the next candidate."""
+        worker, ledger, group = lane.worker, lane.ledger, lane.group
+        assert worker is not None and ledger is not None and group is not None
+        index = ledger.next
+        assert index is not None
+        attempt = ledger.attempt(index)
+        if lane.handed != (index, attempt):
+            lane.handed = (index, attempt)
+            self._watcher.before_start(group, index, attempt, lane.name)
+        if state != "sent":
+            lane.enter(state, lane.clock("start-up", self._pool.startup_timeout_s))
+        worker.send(Go(index, attempt, ledger.leader_us, self._clocks.compile_s is not None))
+
+    def _on_opened(self, lane: Lane, message: Opened) -> None:
+        lane.run_group_clock(True)
+        lane.enter("opening", self._preparation_clock(lane))
+
+    def _on_open_failed(self, lane: Lane, message: OpenFailed) -> None:
+        if lane.ledger is not None:
+            self._publish(lane, lane.ledger.open_failed(message.detail))
+
+    def _on_preparing(self, lane: Lane, message: Preparing) -> None:
+        lane.enter(message.phase, self._preparation_clock(lane))
+
+    def _preparation_clock(self, lane: Lane) -> Deadline:
+        name = "compile" if self._clocks.compile_s is not None else "candidate"
+        return lane.clock(name, self._clocks.preparation_s)
+
+    def _on_unprepared(self, lane: Lane, message: Unprepared) -> None:
+        if lane.ledger is None:
+            return
+        verdicts = lane.ledger.unprepared(message.index, message.phase, message.measurement)
+        if message.leaving:
+            self._kill(lane)
+        self._publish(lane, verdicts)
+
+    def _on_started(self, lane: Lane, message: Started) -> None:
+        if lane.ledger is None:
+            return
+        lane.ledger.started(message.index)
+        lane.disturbed = self._pool.standby_starting(lane)
+        if self._clocks.compile_s is not None:
+            lane.enter("compiling", lane.clock("compile", self._clocks.compile_s))
+        else:
+            lane.enter("measuring", lane.clock("candidate", self._clocks.candidate_s))
+
+    def _on_first_call_done(self, lane: Lane, message: FirstCallDone) -> None:
+        lane.enter("measuring", lane.clock("candidate", self._clocks.candidate_s))
+
+    def _on_measured(self, lane: Lane, message: Measured) -> None:
+        ledger, worker, group = lane.ledger, lane.worker, lane.group
+        if ledger is None or worker is None or group is None:
+            return
+        measurement = message.measurement
+        output = worker.take_output()
+        if output:
+            self._watcher.output(group, message.index, output)
+        if lane.disturbed and measurement.status.is_timed:
+            measurement = replace(measurement, flags=(*measurement.flags, "standby"))
+        verdicts, clean_worker = ledger.measured(message.index, measurement, leaving=message.leaving)
+        if message.leaving or clean_worker:
+            self._kill(lane)
+        self._publish(lane, verdicts)
+
+    def _publish(self, lane: Lane, verdicts: Verdicts) -> None:
+        """Tells the verdicts, then goes on: with the next candidate, or with the end of the group."""
+        ledger, group = lane.ledger, lane.group
+        assert ledger is not None and group is not None
+        for index, measurement in verdicts:
+            if measurement.status.is_terminal:
+                self._watcher.measured(group, index, measurement)
+        if ledger.ended:
+            lane.handed = None
+            busy = lane.in_group
+            if busy:
+                assert lane.worker is not None
+                lane.worker.send(Close())
+            lane.drop_group()
+            self._watcher.group_ended(group, ledger.results)
+            if busy:
+                lane.enter("idle")
+                self._recycle_if_grown(lane)
+                if not self._pool.stop_requested:
+                    self._take_group(lane)
+        elif lane.in_group:
+            if self._recycle_if_grown(lane):
+                return
+            if not self._pool.stop_requested:
+                self._go(lane, "handed")
+
+    def _recycle_if_grown(self, lane: Lane) -> bool:
+        """Replaces a worker whose memory grew beyond a quarter of its lane's since the group's first verdict."""
+        if not lane.device.memory_bytes or lane.worker is None or not lane.due_for_memory_check():
+            return False
+        resident = lane.worker.resident_bytes()
+        if lane.rss_bytes is None:
+            lane.rss_bytes = resident
+        if resident - lane.rss_bytes <= lane.device.memory_bytes // _RECYCLE_SHARE:
+            return False
+        self._watcher.note(
+            f"{lane.name}: the worker grew from {lane.rss_bytes >> 20} to {resident >> 20} MiB and is replaced"
+        )
+        self._kill(lane)
+        return True
+
+    # Stopping
+
+    def _stop(self, end: RunEnd, reason: str) -> RunOutcome:
+        """Kills what is running; whatever has no verdict is ``not_run``. Groups never begun are the caller's to fill."""
+        for lane in self._pool.lanes:
+            ledger, group, handed = lane.ledger, lane.group, lane.handed
+            if ledger is None or group is None:
+                continue
+            if lane.in_group:
+                self._kill(lane)
+            lane.handed = None
+            lane.drop_group()
+            if handed is not None and ledger.next == handed[0]:
+                self._watcher.stopped(group, *handed)
+            ledger.close_with(reason)
+            self._watcher.group_ended(group, ledger.results)
+        for group, ledger in self._returned:
+            ledger.close_with(reason)
+            self._watcher.group_ended(group, ledger.results)
+        return RunOutcome(end, reason)
+
+    def _kill_busy_lanes(self) -> None:
+        for lane in self._pool.lanes:
+            if lane.in_group and lane.worker is not None:
+                self._kill(lane)
+            lane.handed = None
+            lane.drop_group()
+
+
+def _order(groups: Sequence[Group]) -> Sequence[int]:
+    """The costliest first, so that no long group is left for the end; a lazy sequence keeps its own order."""
+    if isinstance(groups, list | tuple):
+        return sorted(range(len(groups)), key=lambda number: -groups[number].cost)
+    return range(len(groups))
+
+
+def not_run(reason: str) -> Measurement:
+    """The result of a candidate whose group was never begun."""
+    from aiter_tuning.status import Status
+
+    return Measurement.failed(Status.not_run, reason)
