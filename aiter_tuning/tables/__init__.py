@@ -1,0 +1,47 @@
+"""Files: shapes, tuned tables, checkpoints, and the locks and atomic writes that keep them whole.
+
+::
+
+    csv_reader   bytes ──► named cells, or one clear line about what is wrong and where
+      ├─ shapes       a file of shapes ──► distinct shapes of a family
+      ├─ tuned        a tuned table: find a row, merge rows
+      └─ checkpoint   one row per event of a run, appended; read again by the run that resumes
+    atomic, lock      how a file is replaced, and by whom
+
+Nothing here imports torch, and pandas only inside ``read_csv``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint
+    from aiter_tuning.tables.csv_reader import CsvError, read_csv
+    from aiter_tuning.tables.lock import FileLock
+    from aiter_tuning.tables.tuned import TunedCsv, TunedRow
+
+_HOMES = {
+    "Checkpoint": "checkpoint",
+    "CsvError": "csv_reader",
+    "FileLock": "lock",
+    "RunFingerprint": "checkpoint",
+    "TunedCsv": "tuned",
+    "TunedRow": "tuned",
+    "read_csv": "csv_reader",
+}
+
+__all__ = ["Checkpoint", "CsvError", "FileLock", "RunFingerprint", "TunedCsv", "TunedRow", "read_csv"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,71 @@
+"""Replacing a file so that every reader, and every crash, sees either the old one or the new one, whole.
+
+::
+
+    text ─► .<name>.<pid>.<random>.tmp ─ fsync ─► os.replace ─► fsync of the directory
+            same directory, so that the replacement is a rename and never a copy
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+_NEW_FILE_MODE = 0o666  # less the umask, as for any file that a program creates
+
+
+def atomic_write(path: str | os.PathLike[str], text: str) -> None:
+    """Replaces the file's content by ``text`` (UTF-8), keeping its mode; a symbolic link stays one.
+
+    Raises:
+        OSError: it could not be written, for instance because the disk is full; the file is then as it was, and
+            nothing is left beside it.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        _write_new(temporary, text.encode(), _mode_of(target))
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(target.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Puts the directory's entries on disk; file systems that cannot do that are left alone."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError:  # e.g. EINVAL on some network file systems; the rename itself has succeeded
+        pass
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Writes all of ``data``: a disk that fills up makes ``os.write`` come back short before it makes it fail."""
+    written = os.write(fd, data)
+    while written < len(data):
+        data = data[written:]
+        written = os.write(fd, data)
+
+
+def _mode_of(target: Path) -> int | None:
+    try:
+        return stat.S_IMODE(target.stat().st_mode)
+    except FileNotFoundError:
+        return None
+
+
+def _write_new(path: Path, data: bytes, mode: int | None) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _NEW_FILE_MODE)
+    try:
+        if mode is not None:
+            os.fchmod(fd, mode)
+        write_all(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,66 @@
+"""A file of shapes, typed and keyed: what a run is asked to tune.
+
+Tuned tables serve as files of shapes too; what they say about devices and kernels is left out, and rows that differ
+in nothing else are one shape.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiter_tuning.keys import Key, KeyFieldError, KeyValue, Shape
+from aiter_tuning.tables.csv_reader import CsvTable, read_rows
+from aiter_tuning.tables.unknown_columns import UnknownColumns
+
+
+@dataclass(frozen=True)
+class ShapeFile:
+    """The distinct shapes of a file."""
+
+    path: Path
+    shapes: tuple[Shape, ...]
+    """In the order of their first row."""
+    rows: int
+    """How many rows the file has; blank ones do not count."""
+    warnings: tuple[str, ...]
+    """What a person should know, one line each."""
+
+    @property
+    def duplicates(self) -> int:
+        """Rows that repeat a shape."""
+        return self.rows - len(self.shapes)
+
+
+def parse_shape(table: CsvTable, line: int, cells: dict[str, str], key: Key) -> Shape:
+    """The shape of one row.
+
+    Raises:
+        CsvError: a cell does not fit its field; names file, line and column.
+    """
+    try:
+        return key.parse(cells)
+    except KeyFieldError as error:
+        raise table.error(line, error.column, f"{error}; correct the cell") from None
+
+
+def read_shapes(path: str | os.PathLike[str], key: Key) -> ShapeFile:
+    """The shapes in a CSV file; fields with a default may lack their column.
+
+    Raises:
+        CsvError: the file is missing, empty or broken, a cell does not fit its field, or an unknown column's value
+            makes a row mean something else than this family computes (a true flag, another dtype).
+    """
+    table = read_rows(path, required=key.required, known=key.columns)
+    unknown = UnknownColumns(table.header, [row.cells for row in table.rows], key)
+    shapes: dict[tuple[KeyValue, ...], Shape] = {}
+    for line, cells in table.rows:
+        shape = parse_shape(table, line, cells, key)
+        objection = unknown.objection(cells, shape)
+        if objection is not None:
+            raise table.error(line, *objection)
+        shapes.setdefault(tuple(shape.values()), shape)
+    warning = unknown.warning()
+    warnings = (*table.warnings, *([f"{table.path}: {warning}"] if warning else []))
+    return ShapeFile(table.path, tuple(shapes.values()), len(table.rows), warnings)
