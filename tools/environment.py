@@ -103,9 +103,12 @@ def _pip(python: Path, what: str, *arguments: str, note: str = "") -> None:
     assert process.stderr is not None
     complaints = []
     for line in process.stderr:
-        sys.stderr.write(line)
         complaints.append(line)
+        if not line.startswith("WARNING:"):  # warnings matter only where it fails
+            sys.stderr.write(line)
     if process.wait() != 0:
+        warnings = [line for line in complaints if line.startswith("WARNING:")]
+        sys.stderr.writelines(warnings[-5:])
         fail(f"pip could not install {what} (exit code {process.returncode})", _remedy("".join(complaints)))
     say(f"installed {what} in {time.monotonic() - begin:.0f} s")
 
