@@ -48,9 +48,7 @@ class GemmCpu(Family):
     def inputs(self, shape: Shape, device: str, seed: int) -> Inputs:
         import torch
 
-        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}.get(shape["dtype"])
-        if dtype is None:
-            raise NotImplementedError(f"gemm_cpu computes fp32 and bf16, not {shape['dtype']}")
+        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[shape["dtype"]]
         generator = torch.Generator(device).manual_seed(seed)
 
         def normal(*size: int) -> Tensor:
@@ -73,7 +71,7 @@ class GemmCpu(Family):
 
     def candidates(self, shape: Shape, device: Device) -> Sequence[Candidate]:
         if shape["dtype"] not in _ITEM_BYTES:
-            return []
+            raise ValueError(f"gemm_cpu computes fp32 and bf16, not {shape['dtype']}")
         whole_lane = [
             self.default(shape, device),
             Candidate("weight_transposed", {"kernel": "weight_transposed"}),
@@ -108,7 +106,7 @@ class GemmCpu(Family):
 
     def work(self, shape: Shape) -> Work:
         m, n, k = shape["M"], shape["N"], shape["K"]
-        item, bias = _ITEM_BYTES.get(shape["dtype"], 4), n if shape["bias"] else 0
+        item, bias = _ITEM_BYTES[shape["dtype"]], n if shape["bias"] else 0
         return Work(
             flops=2.0 * m * n * k + m * bias,
             bytes=float(item * (m * k + n * k + m * n + bias)),

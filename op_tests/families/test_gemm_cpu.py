@@ -176,11 +176,9 @@ def test_fewer_threads_are_tried_only_where_the_lane_has_more():
     assert {name for name in names(shape, 16) if name.startswith("linear_t")} == {"linear_t1", "linear_t4", "linear_t8"}
 
 
-def test_a_dtype_that_it_cannot_compute_has_no_candidates_and_says_so():
-    shape = {"M": 1, "N": 64, "K": 64, "dtype": "fp8", "bias": False}
-    assert names(shape) == []
-    with pytest.raises(NotImplementedError, match="fp32 and bf16, not fp8"):
-        FAMILY.inputs(shape, "cpu", 0)
+def test_a_dtype_that_it_cannot_compute_is_refused_before_anything_is_measured():
+    with pytest.raises(ValueError, match="fp32 and bf16, not fp8"):
+        FAMILY.candidates({"M": 1, "N": 64, "K": 64, "dtype": "fp8", "bias": False}, lane(2))
 
 
 def test_work_counts_each_tensor_once():
