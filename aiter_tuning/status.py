@@ -59,9 +59,12 @@ class Status(StrEnum):
 # Texts are matched because the exceptions that carry them differ by torch version and by vendor. A bare "invalid
 # argument" is a launch that the driver refused, "CUDA error: invalid argument" included: the context survives it.
 _OOM_TEXT = re.compile(
-    r"out of memory|can't allocate memory|cannot allocate memory|\bOOM\b|std::bad_alloc|hipErrorOutOfMemory", re.IGNORECASE
+    r"out of memory|can't allocate memory|cannot allocate memory|\bOOM\b|std::bad_alloc|hipErrorOutOfMemory",
+    re.IGNORECASE,
 )
-_UNSUPPORTED_TEXT = re.compile(r"not (?:yet )?support|unsupported|invalid argument|rejected|not implemented", re.IGNORECASE)
+_UNSUPPORTED_TEXT = re.compile(
+    r"not (?:yet )?support|unsupported|invalid argument|rejected|not implemented", re.IGNORECASE
+)
 _FAULT_TEXT = re.compile(
     r"illegal memory access|illegal address|hipErrorIllegalAddress|memory access fault|misaligned address"
     r"|device-side assert|unspecified launch failure|hipErrorLaunchFailure|illegal instruction|hip error 7(?:00|19)\b"

@@ -78,7 +78,9 @@ def as_task(task: Sequence[Any], position: int) -> MpTunerTask:
             )
         converted = MpTunerTask(*task)
     if not callable(converted.func):
-        raise ValueError(f"task {position} ({converted.info!r}): func is a {type(converted.func).__name__}, not callable")
+        raise ValueError(
+            f"task {position} ({converted.info!r}): func is a {type(converted.func).__name__}, not callable"
+        )
     return converted
 
 

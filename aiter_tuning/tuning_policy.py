@@ -163,7 +163,9 @@ def gate_against_incumbent(
     if margin >= bar:
         return GateDecision(PROMOTE, margin, bar, noise, f"faster: {margin:.2f} % reaches the bar of {bar:.2f} %")
     if margin >= policy.min_improvement_pct:
-        reason = f"ambiguous: {margin:.2f} % is above {policy.min_improvement_pct:g} % but within the noise of {noise:.2f} %"
+        reason = (
+            f"ambiguous: {margin:.2f} % is above {policy.min_improvement_pct:g} % but within the noise of {noise:.2f} %"
+        )
     elif margin < 0:
         reason = f"slower: {-margin:.2f} % behind the incumbent"
     else:
@@ -174,7 +176,7 @@ def gate_against_incumbent(
 def standard_error_bar(
     incumbent_us: float | None, combined_se: float, policy: FinalistPolicy = DEFAULT_FINALISTS
 ) -> float:
-    """The noise floor, in percent of the incumbent, of a difference whose standard error is ``combined_se`` microseconds.
+    """The noise floor, in percent of the incumbent, of a difference with a standard error of ``combined_se`` us.
 
     ``100 * significance_sigma * combined_se / incumbent_us``; 0.0 where the incumbent was not measured. For two
     independent means ``combined_se`` is the hypotenuse of both standard errors.

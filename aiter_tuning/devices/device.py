@@ -44,7 +44,7 @@ class Device:
 
 
 class DeviceKind(Protocol):
-    """What differs between kinds of device. Instances live in a worker, except ``exec_environment``'s, in the parent."""
+    """What differs between kinds of device. Works in the worker; the parent only asks for ``exec_environment``."""
 
     bound_at_exec: bool
     """Whether the environment has to be there when the process starts; a standby then serves one lane only."""

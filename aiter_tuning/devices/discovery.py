@@ -30,7 +30,9 @@ def discover(request: DeviceRequest = None, mp_num: int = 0) -> tuple[Device, ..
         raise NoDeviceError(f"no visible GPU: {request} lanes are not supported yet; use 'cpu'")
     ready = [item for item in request if isinstance(item, Device)]
     if len(ready) != len(request):
-        raise NoDeviceError(f"no visible GPU: devices={list(request)!r} names GPUs, which are not supported yet; use 'cpu'")
+        raise NoDeviceError(
+            f"no visible GPU: devices={list(request)!r} names GPUs, which are not supported yet; use 'cpu'"
+        )
     if not ready:
         raise ValueError("devices is an empty list: name at least one, or leave it out")
     return tuple(ready[: mp_num if mp_num >= 1 else None])

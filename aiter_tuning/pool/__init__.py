@@ -13,7 +13,7 @@
     └──────────────────────────────────────────┘                  │ no device touched             │
                                                                    └───────────────────────────────┘
 
-* The **pool** owns one **lane** per device and runs the loop; it never runs candidate code and creates no device context.
+* The **pool** owns one **lane** per device and runs the loop; it runs no candidate code and creates no device context.
 * A **lane** has at most one **worker**. When that dies or is killed, the lane's **standby** takes its place.
 * A worker does what it is told, one candidate at a time: the next *Go* comes only when the last result is on disk.
 * The **ledger** of a group decides, without any I/O, what a fault means for the candidates of the group.

@@ -24,6 +24,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -88,7 +89,7 @@ def adopt(message: Adopt) -> None:
     try:
         os.chdir(message.cwd)
     except OSError as error:
-        print(f"cannot enter {message.cwd}: {error}", file=sys.stderr)
+        sys.stderr.write(f"cannot enter {message.cwd}: {error}\n")
     for name in os.environ.keys() - message.environ.keys():
         del os.environ[name]
     for name, value in message.environ.items():
@@ -101,7 +102,7 @@ def _import_all(names: tuple[str, ...]) -> None:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            print(f"cannot import {name}: {error}", file=sys.stderr)
+            sys.stderr.write(f"cannot import {name}: {error}\n")
 
 
 def _import_in_background(names: tuple[str, ...]) -> None:
@@ -154,7 +155,13 @@ class _Server:
         gc.collect()
         gc.freeze()  # a full collection over torch's modules costs 0.1 s each time; frozen they are not looked at
         self._send(Ready(time.monotonic() - started))
-        handlers = {Adopt: adopt, Bind: self._bind, Open: self._open, Go: self._go, Close: self._close}
+        handlers: dict[type, Callable[[Any], None]] = {
+            Adopt: adopt,
+            Bind: self._bind,
+            Open: self._open,
+            Go: self._go,
+            Close: self._close,
+        }
         while True:
             message = self._receive()
             handlers[type(message)](message)
@@ -174,6 +181,7 @@ class _Server:
 
     def _open(self, message: Open) -> None:
         self._send(Opened(message.group))
+        assert self._kind is not None
         try:
             from aiter_tuning.measure.group import GroupBench
 
@@ -184,7 +192,7 @@ class _Server:
                 payload.reference_ids,
                 payload.data,
                 payload.plan,
-                self._kind,  # type: ignore[arg-type]  # set before anything can be opened
+                self._kind,
                 self._torch_device,
             )
         except Exception as error:
@@ -197,7 +205,7 @@ class _Server:
             bench.close()
 
     def _go(self, message: Go) -> None:
-        bench, index = self._bench, message.index
+        bench, index = self._bench, message.candidate
         if bench is None:  # OpenFailed is under way and has settled the group
             return
         phase = "inputs"

@@ -2,11 +2,11 @@
 
 ::
 
-    starting ─ Ready ─▶ binding ─ Bound ─▶ idle ─ Open ─▶ sent ─ Opened ─▶ opening ─┐
-        ▲                                    ▲                                      ▼
-        │                    group ended ────┤    handed ◀─ Go ─ verdict    inputs ─▶ reference ─▶ compiling ─▶ measuring
-        │                                    └─────────────────┴──◀───────────────────────────────────────────────┘
-        └── dying (killed, or dead by itself) ◀── from anywhere; three failed starts in a row ─▶ retired
+    starting ─ Ready ▶ binding ─ Bound ▶ idle ─ Open ▶ sent ─ Opened ▶ opening ─▶ inputs ─▶ reference ─▶ compiling
+                                          ▲                                        ▲                        ▼
+                                          └─ group ended ─ verdict ─ Go ▶ handed ──┘ ◀─────────────────── measuring
+
+    dying (killed, or dead by itself): from anywhere, then starting again; retired: after three failed starts in a row
 
 The lane only keeps states and clocks; what to do when a clock runs out is the pool's to decide.
 """
@@ -65,6 +65,7 @@ class Lane:
         """The worker's memory after the group's first verdict."""
         self._since = time.monotonic()
         self._group_since: float | None = None
+        self._memory_checked = self._since
 
     @property
     def name(self) -> str:
@@ -102,6 +103,14 @@ class Lane:
         if self._group_since is not None and self.ledger is not None:
             self.ledger.spent_s += now - self._group_since
         self._group_since = now if running else None
+
+    def due_for_memory_check(self) -> bool:
+        """At most once a second: reading another process's memory costs as much as a short candidate."""
+        now = time.monotonic()
+        if now < self._memory_checked + 1.0:
+            return False
+        self._memory_checked = now
+        return True
 
     def drop_group(self) -> None:
         self.run_group_clock(False)

@@ -64,7 +64,7 @@ class GroupPayload(NamedTuple):
 class Go(NamedTuple):
     """Measure one candidate."""
 
-    index: int
+    candidate: int
     attempt: int
     leader_us: float
     announce_first_call: bool
@@ -109,7 +109,7 @@ class OpenFailed(NamedTuple):
 class Preparing(NamedTuple):
     """Inputs or reference of this candidate are about to be made."""
 
-    index: int
+    candidate: int
     phase: str
     """``inputs`` or ``reference``."""
 
@@ -117,7 +117,7 @@ class Preparing(NamedTuple):
 class Unprepared(NamedTuple):
     """They could not be made."""
 
-    index: int
+    candidate: int
     phase: str
     measurement: Measurement
     leaving: bool
@@ -126,17 +126,17 @@ class Unprepared(NamedTuple):
 class Started(NamedTuple):
     """The candidate itself is about to be called."""
 
-    index: int
+    candidate: int
 
 
 class FirstCallDone(NamedTuple):
-    index: int
+    candidate: int
 
 
 class Measured(NamedTuple):
     """The candidate's outcome."""
 
-    index: int
+    candidate: int
     measurement: Measurement
     leaving: bool
     """A device fault: the worker exits after this message, since its context is worthless."""

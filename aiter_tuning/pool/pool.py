@@ -22,7 +22,7 @@ from aiter_tuning.pool.lane import KILL_PATIENCE_S, MOST_FAILED_STARTS, Lane
 from aiter_tuning.pool.ledger import OnFault
 from aiter_tuning.pool.messages import Bind, Hello
 from aiter_tuning.pool.process import WorkerProcess, surroundings
-from aiter_tuning.pool.watcher import Clocks, RunOutcome, Watcher
+from aiter_tuning.pool.watcher import NO_CLOCKS, Clocks, RunOutcome, Watcher
 from aiter_tuning.task import Group
 
 DEFAULT_STARTUP_TIMEOUT_S = 120.0
@@ -85,7 +85,7 @@ class Pool:
         self,
         groups: Sequence[Group],
         plan: Any,
-        clocks: Clocks = Clocks(),
+        clocks: Clocks = NO_CLOCKS,
         *,
         on_fault: OnFault = "abandon",
         retries: int = 0,
@@ -116,13 +116,13 @@ class Pool:
         if not self._in_use.acquire(blocking=False):
             raise RuntimeError("this pool is busy with another run; use one pool for each thread")
         try:
-            self.stop_requested = False
             return Run(self, groups, plan, clocks, on_fault, retries, watcher or Watcher(), budget_s).loop()
         finally:
+            self.stop_requested = False
             self._in_use.release()
 
     def request_stop(self) -> None:
-        """Ends the current run soon: nothing more is handed out, what is running is killed. From any thread or handler."""
+        """Ends the current run: nothing more is handed out, what is running is killed. From any thread or handler."""
         self.stop_requested = True
         with contextlib.suppress(OSError):
             os.write(self._wake_write, b"x")
@@ -150,7 +150,9 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # What the loop uses
@@ -190,7 +192,8 @@ class Pool:
     def standby_starting(self, lane: Lane) -> bool:
         """Whether a standby is importing on cores that the lane measures on."""
         return any(
-            not standby.ready and (not standby.cores or not lane.device.cores or set(standby.cores) & set(lane.device.cores))
+            not standby.ready
+            and (not standby.cores or not lane.device.cores or set(standby.cores) & set(lane.device.cores))
             for standby in self._standbys.values()
         )
 
@@ -215,10 +218,13 @@ class Pool:
             while os.read(self._wake_read, 4096):
                 pass
 
-    def failed_start(self, lane: Lane, reason: str) -> bool:
-        """Counts a start that failed; True when the lane has had its last chance."""
+    def failed_start(self, lane: Lane, reason: str) -> None:
+        """Counts a start that failed."""
         lane.failed_starts += 1
         lane.last_failure = reason
+
+    def out_of_starts(self, lane: Lane) -> bool:
+        """Whether the lane has had its last chance."""
         return lane.failed_starts >= MOST_FAILED_STARTS
 
     def _standby_key(self, lane: Lane) -> str:

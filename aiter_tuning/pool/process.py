@@ -34,6 +34,7 @@ TOKEN_VARIABLE = "AITER_TUNING_WORKER"
 OUTPUT_TAIL_BYTES = 8 * 1024
 _READ_BYTES = 64 * 1024
 _MOST_READS = 64
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from aiter_tuning.pool.child import main; main()"
 
@@ -70,6 +71,8 @@ class WorkerProcess:
         self.ready = False
         self.cores: tuple[int, ...] = ()
         """Host cores it is bound to; empty: any."""
+        self.mute = False
+        """Its pipe is closed; nothing more will come."""
         self.adopted: Adopt | None = None
         self.killed_here = False
         self._tail = bytearray()
@@ -128,10 +131,20 @@ class WorkerProcess:
         return pickle.loads(self.connection.recv_bytes())
 
     def has_message(self) -> bool:
+        if self.mute:
+            return False
         try:
             return self.connection.poll(0)
         except OSError:
             return False
+
+    def resident_bytes(self) -> int:
+        """Its resident memory; 0 once it is gone."""
+        try:
+            with open(f"/proc/{self.pid}/statm", "rb") as file:
+                return int(file.read().split()[1]) * _PAGE_BYTES
+        except (OSError, IndexError, ValueError):
+            return 0
 
     def drain_output(self) -> None:
         """Reads what candidates have printed, keeping the last :data:`OUTPUT_TAIL_BYTES`."""
@@ -169,7 +182,7 @@ class WorkerProcess:
                 process.kill()
 
     def _kill_group(self) -> None:
-        # Only before the worker is reaped: as a zombie it still keeps its number, and so its group's, from being reused.
+        # Only before the worker is reaped: as a zombie it keeps its number, and so its group's, from being reused.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -193,7 +206,7 @@ class WorkerProcess:
 
 
 def _interpreter_flags() -> list[str]:
-    # The documented way to start an interpreter like this one is multiprocessing's; the list it uses is this function's.
+    # What multiprocessing itself starts its spawned interpreters with; there is no public name for it.
     return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]
 
 
@@ -226,5 +239,3 @@ def payload_or_file(payload: bytes, limit: int, directory: str) -> bytes | str:
     with open(path, "wb") as file:
         file.write(payload)
     return path
-
-

@@ -8,16 +8,14 @@ arrived in time counts even if the parent was busy when its clock ran out.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.lane import KILL_PATIENCE_S, Deadline, Lane
 from aiter_tuning.pool.ledger import Ledger, OnFault, Verdicts
 from aiter_tuning.pool.messages import (
@@ -46,7 +44,8 @@ if TYPE_CHECKING:
     from aiter_tuning.pool.pool import Pool
 
 _SIGKILL = 9
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_HANGUP_PATIENCE_S = 1.0
+"""How long after the pipe closed a worker's death may take to be seen."""
 _RECYCLE_SHARE = 4
 """A worker that grew by more than this part of its lane's memory (a quarter) is replaced at the next occasion."""
 
@@ -77,7 +76,7 @@ class Run:
         self._returned: deque[tuple[int, Ledger]] = deque()
         self._exhausted = not len(groups)
         self._next_tick = time.monotonic() + watcher.tick_s
-        self._handlers = {
+        self._handlers: dict[type, Callable[[Lane, Any], None]] = {
             Ready: self._on_ready,
             Bound: self._on_bound,
             BindFailed: self._on_bind_failed,
@@ -146,18 +145,26 @@ class Run:
         try:
             message = worker.receive()
         except (EOFError, OSError):
-            # The pipe is closed but the process may live on (a candidate closed every descriptor): it is of no use.
-            if not worker.deaf:
-                worker.deaf = True
-                self._pool.selector.unregister(worker.connection)
-                worker.end()
+            self._on_hangup(worker)
             return False
         if isinstance(message, Ready):
             worker.ready = True
         lane = self._pool.lane_of(worker)
-        if lane is not None:
+        if (
+            lane is not None and lane.state != "dying"
+        ):  # a verdict was given when it was killed; what it says now is late
             self._handlers[type(message)](lane, message)
         return True
+
+    def _on_hangup(self, worker: WorkerProcess) -> None:
+        """The pipe is closed: the process is ending and its sentinel follows, or a candidate closed every descriptor."""
+        worker.mute = True
+        self._pool.selector.unregister(worker.connection)
+        lane = self._pool.lane_of(worker)
+        if lane is None:
+            worker.kill()
+        elif lane.state != "dying":
+            lane.deadline = lane.clock("pipe", _HANGUP_PATIENCE_S)
 
     def _deadline(self, lane: Lane) -> Deadline:
         return min(lane.deadline, lane.group_deadline(self._clocks), key=lambda deadline: deadline.at)
@@ -168,18 +175,33 @@ class Run:
             if deadline.at > time.monotonic():
                 continue
             worker = lane.worker
-            if worker is None or (deadline.clock != "kill" and worker.has_message()):
-                continue  # it answered in time; the answer is read first
+            if worker is None:
+                continue
             if deadline.clock == "kill":
                 self._retire(lane, f"process {worker.pid} survived SIGKILL for {deadline.seconds:g} s")
+            elif deadline.clock == "pipe":
+                self._lost(lane, "closed its result pipe and was killed")
+            elif worker.has_message():
+                continue  # it answered in time; the answer is read first
             elif deadline.clock == "start-up":
-                self._start_failed(lane, f"not ready after {deadline.seconds:g} s")
+                self._lost(lane, f"did not answer within {deadline.seconds:g} s and was killed")
             else:
                 self._overran(lane, deadline)
 
     def _overran(self, lane: Lane, deadline: Deadline) -> None:
+        """A candidate's or a group's clock ran out."""
         assert lane.ledger is not None and lane.worker is not None
         verdicts = lane.ledger.timed_out(lane.phase, deadline.clock, deadline.seconds, lane.worker.take_output())
+        self._kill(lane)
+        self._publish(lane, verdicts)
+
+    def _lost(self, lane: Lane, what: str) -> None:
+        """The worker is alive but of no use."""
+        assert lane.worker is not None
+        if lane.ledger is None or not lane.in_group:
+            self._start_failed(lane, f"worker {what}")
+            return
+        verdicts = lane.ledger.died(lane.phase, what, lane.worker.take_output(), stranger=False)
         self._kill(lane)
         self._publish(lane, verdicts)
 
@@ -209,7 +231,7 @@ class Run:
 
     def _on_death(self, worker: WorkerProcess) -> None:
         """The process has ended: first its last words, then what its death means."""
-        while not worker.deaf and worker.has_message() and self._hear(worker):
+        while worker.has_message() and self._hear(worker):
             pass
         lane = self._pool.lane_of(worker)
         output = worker.take_output()
@@ -287,11 +309,11 @@ class Run:
             self._publish(lane, ledger.open_failed(f"it cannot be sent there: {describe(error)}"))
             return
         lane.rss_bytes = None
-        worker.send(Open(number, payload_or_file(pickled, INLINE_BYTES, self._pool.directory)))
         lane.enter("sent", lane.clock("start-up", self._pool.startup_timeout_s))
-        self._go(lane, "sent")
+        worker.send(Open(number, payload_or_file(pickled, INLINE_BYTES, self._pool.directory)))
+        self._go(lane)
 
-    def _go(self, lane: Lane, state: str) -> None:
+    def _go(self, lane: Lane) -> None:
         """Hands out the next candidate."""
         worker, ledger, group = lane.worker, lane.ledger, lane.group
         assert worker is not None and ledger is not None and group is not None
@@ -301,8 +323,8 @@ class Run:
         if lane.handed != (index, attempt):
             lane.handed = (index, attempt)
             self._watcher.before_start(group, index, attempt, lane.name)
-        if state != "sent":
-            lane.enter(state, lane.clock("start-up", self._pool.startup_timeout_s))
+        if lane.state != "sent":
+            lane.enter("handed", lane.clock("start-up", self._pool.startup_timeout_s))
         worker.send(Go(index, attempt, ledger.leader_us, self._clocks.compile_s is not None))
 
     def _on_opened(self, lane: Lane, message: Opened) -> None:
@@ -323,7 +345,7 @@ class Run:
     def _on_unprepared(self, lane: Lane, message: Unprepared) -> None:
         if lane.ledger is None:
             return
-        verdicts = lane.ledger.unprepared(message.index, message.phase, message.measurement)
+        verdicts = lane.ledger.unprepared(message.candidate, message.phase, message.measurement)
         if message.leaving:
             self._kill(lane)
         self._publish(lane, verdicts)
@@ -331,7 +353,7 @@ class Run:
     def _on_started(self, lane: Lane, message: Started) -> None:
         if lane.ledger is None:
             return
-        lane.ledger.started(message.index)
+        lane.ledger.started(message.candidate)
         lane.disturbed = self._pool.standby_starting(lane)
         if self._clocks.compile_s is not None:
             lane.enter("compiling", lane.clock("compile", self._clocks.compile_s))
@@ -348,10 +370,10 @@ class Run:
         measurement = message.measurement
         output = worker.take_output()
         if output:
-            self._watcher.output(group, message.index, output)
+            self._watcher.output(group, message.candidate, output)
         if lane.disturbed and measurement.status.is_timed:
             measurement = replace(measurement, flags=(*measurement.flags, "standby"))
-        verdicts, clean_worker = ledger.measured(message.index, measurement, leaving=message.leaving)
+        verdicts, clean_worker = ledger.measured(message.candidate, measurement, leaving=message.leaving)
         if message.leaving or clean_worker:
             self._kill(lane)
         self._publish(lane, verdicts)
@@ -380,7 +402,7 @@ class Run:
             if self._recycle_if_grown(lane):
                 return
             if not self._pool.stop_requested:
-                self._go(lane, "handed")
+                self._go(lane)
 
     def _recycle_if_grown(self, lane: Lane) -> bool:
         """Replaces a worker whose memory grew beyond a quarter of its lane's since the group's first verdict."""
@@ -400,7 +422,7 @@ class Run:
     # Stopping
 
     def _stop(self, end: RunEnd, reason: str) -> RunOutcome:
-        """Kills what is running; whatever has no verdict is ``not_run``. Groups never begun are the caller's to fill."""
+        """Kills what is running; whatever has no verdict is ``not_run``. Groups never begun are left to the caller."""
         for lane in self._pool.lanes:
             ledger, group, handed = lane.ledger, lane.group, lane.handed
             if ledger is None or group is None:
@@ -431,10 +453,3 @@ def _order(groups: Sequence[Group]) -> Sequence[int]:
     if isinstance(groups, list | tuple):
         return sorted(range(len(groups)), key=lambda number: -groups[number].cost)
     return range(len(groups))
-
-
-def not_run(reason: str) -> Measurement:
-    """The result of a candidate whose group was never begun."""
-    from aiter_tuning.status import Status
-
-    return Measurement.failed(Status.not_run, reason)

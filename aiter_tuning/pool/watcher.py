@@ -24,6 +24,9 @@ class Clocks(NamedTuple):
         return self.compile_s if self.compile_s is not None else self.candidate_s
 
 
+NO_CLOCKS = Clocks()
+
+
 class RunEnd(StrEnum):
     """Why a run ended."""
 
@@ -55,7 +58,7 @@ class LaneView(NamedTuple):
 
 
 class Watcher:
-    """The moments of a run, called in the parent's loop, in order. An exception stops the run cleanly and is passed on."""
+    """The moments of a run, called in the parent's loop, in order. An exception ends the run and is passed on."""
 
     tick_s: float = 1.0
 

@@ -1,0 +1,321 @@
+"""``mp_tuner``: tasks in, one result for each out, whatever the candidates do.
+
+Same calls and results as upstream's function of that name; what it adds is keyword-only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aiter_tuning.devices.discovery import DeviceRequest
+from aiter_tuning.measure.plan import MeasurePlan
+from aiter_tuning.measurement import Measurement, TuneResult
+from aiter_tuning.pool.ledger import OnFault
+from aiter_tuning.pool.pool import DEFAULT_STARTUP_TIMEOUT_S, Pool
+from aiter_tuning.pool.watcher import Clocks, RunEnd, Watcher
+from aiter_tuning.status import Status, one_line
+from aiter_tuning.task import Group, MpTunerTask, as_task, group_by_shape
+
+logger = logging.getLogger("aiter_tuning")
+
+LegacyResult = tuple[Any, float, float]
+ResultCallback = Callable[[Any], None]
+
+_LOST = (float("inf"), 1.0)
+
+
+def mp_tuner(
+    tasks: Sequence[Sequence[Any]],
+    in_datas: Sequence[tuple[int, Any]],
+    mp_num: int = 0,
+    fast_mode: bool = False,
+    shape_grouped: bool = False,
+    err_ratio: float = 0.05,
+    timeout: float | None = None,
+    verbose: bool = False,
+    *,
+    return_status: bool = False,
+    result_callback: ResultCallback | None = None,
+    candidate_timeout: float | None = None,
+    compile_timeout: float | None = None,
+    startup_timeout: float = DEFAULT_STARTUP_TIMEOUT_S,
+    on_fault: OnFault = "abandon",
+    retries: int = 0,
+    devices: DeviceRequest = None,
+    pool: Pool | None = None,
+) -> list[Any]:
+    """Measures every candidate in worker processes and returns one result for each, always.
+
+    Each candidate is called once and checked, then ``num_warmup`` + ``num_iters`` times (from its task's kwargs, else
+    2 and 101), then once more and checked again, each time on inputs as they were made. ``us`` is the median.
+
+    Args:
+        tasks: :class:`~aiter_tuning.task.MpTunerTask` or plain tuples in that order.
+        in_datas: ``(n, data)``, one for each shape: its number of candidates, and its inputs where they are made
+            already (falsy: ``gen_data`` makes them in the worker).
+        mp_num: lanes; under 1 or above the number of GPUs: all of them.
+        fast_mode: a task without a reference is allowed, timed and not checked.
+        shape_grouped: the candidates of a shape run one after another on one lane, sharing inputs and reference;
+            otherwise each makes its own. One lane without ``fast_mode`` always groups.
+        err_ratio: largest accepted fraction of wrong elements.
+        timeout: seconds for a whole group, from when a worker takes it. None: no clock.
+        verbose: log what failed and what was printed, candidate by candidate. Changes no value.
+        return_status: five-tuples (:class:`~aiter_tuning.TuneResult`) instead of ``(info, us, err_ratio)``.
+        result_callback: called in this process with each result as it was measured, in order of completion, in the
+            tuple form that the call returns; not for ``not_run``. The lane waits until it returns; what it raises
+            ends the call.
+        candidate_timeout: seconds for one candidate, from when it starts.
+        compile_timeout: seconds for a candidate's first call, which may compile, and for making inputs or reference;
+            None: ``candidate_timeout`` covers both.
+        startup_timeout: seconds for a worker to import torch, and again to take its device.
+        on_fault: after a device fault, a dead worker, a timeout, or inputs that cannot be made: ``"abandon"`` the rest
+            of the group (``not_run``), or ``"continue"`` with it in a fresh worker.
+        retries: how often a candidate that killed its worker is tried again.
+        devices: None: all visible GPUs, else one CPU lane; ``"cpu"``, ``"cuda"``, ``"hip"``, indices, UUIDs.
+        pool: an open :class:`~aiter_tuning.Pool` to use; ``mp_num``, ``startup_timeout`` and ``devices`` are its own.
+
+    Returns:
+        Grouped: group by group, in order of first appearance; otherwise in the order of the tasks. In the
+        three-tuple form a group counts only as a whole: if one of its candidates faulted in ``abandon``, or is
+        ``not_run``, all of them come back as ``(info, inf, 1.0)``, since the fastest survivor of an unfinished search
+        must not be published by a caller who cannot see that it is unfinished.
+
+    Raises:
+        ValueError: an argument, a task, or a count in ``in_datas`` is wrong.
+        NoDeviceError: there is no such device.
+    """
+    plan = MeasurePlan(err_ratio=err_ratio, fast_mode=fast_mode)
+    clocks = Clocks(timeout, candidate_timeout, compile_timeout)
+    _check_arguments(mp_num, clocks, on_fault, retries)
+    if not len(tasks):
+        return []
+    checked = [as_task(task, position) for position, task in enumerate(tasks)]
+    if not fast_mode:
+        _require_references(checked)
+    if pool is not None:
+        return _measure(
+            checked,
+            in_datas,
+            pool,
+            plan,
+            clocks,
+            on_fault,
+            retries,
+            shape_grouped,
+            return_status,
+            result_callback,
+            verbose,
+        )
+    if devices is None and mp_num >= 0:
+        logger.warning("no visible GPU: measuring on the CPU")
+    with Pool(devices, mp_num, startup_timeout) as own:
+        return _measure(
+            checked,
+            in_datas,
+            own,
+            plan,
+            clocks,
+            on_fault,
+            retries,
+            shape_grouped,
+            return_status,
+            result_callback,
+            verbose,
+        )
+
+
+def _check_arguments(mp_num: int, clocks: Clocks, on_fault: str, retries: int) -> None:
+    if isinstance(mp_num, bool) or not isinstance(mp_num, int):
+        raise ValueError(f"mp_num is a whole number of lanes, not {mp_num!r}")
+    for name, seconds in zip(("timeout", "candidate_timeout", "compile_timeout"), clocks, strict=True):
+        if seconds is not None and not seconds > 0:
+            raise ValueError(f"{name} must be above 0 seconds, or None for no clock; not {seconds!r}")
+    if on_fault not in ("abandon", "continue"):
+        raise ValueError(f"on_fault is 'abandon' or 'continue', not {on_fault!r}")
+    if retries < 0:
+        raise ValueError(f"retries must be 0 or more, not {retries!r}")
+
+
+def _require_references(tasks: Sequence[MpTunerTask]) -> None:
+    for position, task in enumerate(tasks):
+        if task.ref is None and task.ref_func is None:
+            raise ValueError(
+                f"task {position} ({task.info!r}) has neither ref nor ref_func to be checked against; "
+                "give one, or pass fast_mode=True to time without checking"
+            )
+
+
+def _measure(
+    tasks: list[MpTunerTask],
+    in_datas: Sequence[tuple[int, Any]],
+    pool: Pool,
+    plan: MeasurePlan,
+    clocks: Clocks,
+    on_fault: OnFault,
+    retries: int,
+    shape_grouped: bool,
+    return_status: bool,
+    result_callback: ResultCallback | None,
+    verbose: bool,
+) -> list[Any]:
+    if len(pool.lanes) == 1 and not plan.fast_mode:
+        shape_grouped = True
+    groups = group_tasks(tasks, in_datas) if shape_grouped else SingleTasks(tasks, in_datas)
+    collector = _Collector(groups, len(tasks), on_fault, return_status, result_callback, verbose)
+    outcome = pool.run(groups, plan, clocks, on_fault=on_fault, retries=retries, watcher=collector)
+    if outcome.end is not RunEnd.done:
+        logger.error("%s; what was not measured is not_run", outcome.reason)
+    return collector.results(outcome.reason)
+
+
+def group_tasks(tasks: Sequence[MpTunerTask], in_datas: Sequence[tuple[int, Any]]) -> list[Group]:
+    """One group for each shape, in order of first appearance.
+
+    Raises:
+        ValueError: ``in_datas`` does not have one entry for each shape, or an entry declares another number of
+            candidates than its shape has.
+    """
+    by_shape = group_by_shape(tasks)
+    if len(in_datas) != len(by_shape):
+        raise ValueError(f"in_datas has {len(in_datas)} entries but the tasks have {len(by_shape)} shapes")
+    groups = []
+    for (key, positions), (declared, data) in zip(by_shape, in_datas, strict=True):
+        if declared != len(positions):
+            raise ValueError(
+                f"work group declares {declared} kernels but contains {len(positions)} tasks (shape {key!r})"
+            )
+        members = tuple(tasks[position] for position in positions)
+        groups.append(Group(members, tuple(positions), data=data or None, label=str(key), cost=float(len(positions))))
+    return groups
+
+
+class SingleTasks(Sequence[Group]):
+    """Each task a group of its own, made when it is its turn: a hundred thousand of them cost no memory here."""
+
+    def __init__(self, tasks: Sequence[MpTunerTask], in_datas: Sequence[tuple[int, Any]]) -> None:
+        declared = sum(count for count, _ in in_datas)
+        if declared != len(tasks):
+            raise ValueError(f"in_datas declares {declared} kernels but there are {len(tasks)} tasks")
+        self._tasks = tasks
+        self._datas = [(count, data) for count, data in in_datas if data]
+        self._ends: list[tuple[int, int, Any]] = []
+        start = 0
+        for count, data in in_datas:
+            if data:
+                self._ends.append((start, start + count, data))
+            start += count
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __getitem__(self, position: Any) -> Any:
+        task = self._tasks[position]
+        data = next((data for start, end, data in self._ends if start <= position < end), None)
+        return Group((task,), (position,), data=data, label=str(task.info))
+
+
+class _Collector(Watcher):
+    """Gathers the results of one call in their order, and says at the end what failed, once for each cause."""
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        total: int,
+        on_fault: OnFault,
+        return_status: bool,
+        callback: ResultCallback | None,
+        verbose: bool,
+    ) -> None:
+        self._groups = groups
+        self._on_fault = on_fault
+        self._typed = return_status
+        self._callback = callback
+        self._verbose = verbose
+        self._results: list[Any] = [None] * total
+        self._statuses: Counter[Status] = Counter()
+        self._causes: dict[tuple[Status, str], tuple[str, int]] = {}
+        self._offsets: list[int] = []
+        offset = 0
+        if isinstance(groups, list):
+            for group in groups:
+                self._offsets.append(offset)
+                offset += len(group.tasks)
+
+    def _place(self, group: int, index: int) -> int:
+        return self._offsets[group] + index if self._offsets else group
+
+    def _form(self, info: Any, measurement: Measurement) -> Any:
+        result = measurement.result(info)
+        return result if self._typed else tuple(result[:3])
+
+    def measured(self, group: int, index: int, measurement: Measurement) -> None:
+        info = self._groups[group].tasks[index].info
+        result = self._form(info, measurement)
+        self._results[self._place(group, index)] = result
+        self._statuses[measurement.status] += 1
+        if measurement.status is not Status.ok:
+            self._remember(info, measurement)
+        if self._callback is not None:
+            self._callback(result)
+
+    def _remember(self, info: Any, measurement: Measurement) -> None:
+        cause = (measurement.status, measurement.detail[:60])
+        first, count = self._causes.get(cause, (f"{info!r}: {measurement.detail}", 0))
+        if count or len(self._causes) < _MOST_CAUSES:
+            self._causes[cause] = (first, count + 1)
+        if self._verbose:
+            logger.warning("%s %r: %s", measurement.status, info, measurement.detail)
+
+    def group_ended(self, group: int, results: Sequence[Measurement]) -> None:
+        tasks = self._groups[group].tasks
+        whole_group_lost = not self._typed and any(self._is_fault(result) for result in results)
+        for index, result in enumerate(results):
+            place = self._place(group, index)
+            if whole_group_lost:
+                self._results[place] = (tasks[index].info, *_LOST)
+            elif not result.status.is_terminal:
+                self._results[place] = self._form(tasks[index].info, result)
+                self._statuses[result.status] += 1
+
+    def _is_fault(self, result: Measurement) -> bool:
+        if not result.status.is_terminal:
+            return True
+        return self._on_fault == "abandon" and result.us == float("inf")
+
+    def output(self, group: int, index: int, text: str) -> None:
+        if self._verbose:
+            logger.info("%r printed: %s", self._groups[group].tasks[index].info, one_line(text))
+
+    def note(self, text: str) -> None:
+        logger.warning("%s", text)
+
+    def results(self, reason: str) -> list[Any]:
+        """All of them; groups that were never begun are ``not_run``."""
+        missing = Measurement.failed(Status.not_run, reason)
+        for group in range(len(self._groups)):
+            for index in range(len(self._groups[group].tasks)) if self._offsets else (0,):
+                place = self._place(group, index)
+                if self._results[place] is None:
+                    self._results[place] = self._form(self._groups[group].tasks[index].info, missing)
+                    self._statuses[Status.not_run] += 1
+        self._log_failures()
+        return self._results
+
+    def _log_failures(self) -> None:
+        total, good = self._statuses.total(), self._statuses[Status.ok]
+        if good == total:
+            return
+        counts = ", ".join(f"{count} {status}" for status, count in self._statuses.items())
+        logger.warning("%d of %d candidates failed (%s)", total - good, total, counts)
+        for (status, _), (first, count) in self._causes.items():
+            if status is not Status.mismatch or self._verbose:
+                logger.warning("%s ×%d, first %s", status, count, first)
+
+
+_MOST_CAUSES = 50
+
+
+__all__ = ["TuneResult", "mp_tuner"]
