@@ -59,7 +59,7 @@ MIN_TASK_FIELDS = 10
 """Fields without which a plain tuple is no task."""
 
 
-def as_task(task: Sequence[Any], position: int) -> MpTunerTask:
+def as_task(task: object, position: int) -> MpTunerTask:
     """A task from a plain tuple or an :class:`MpTunerTask`.
 
     Raises:
@@ -68,7 +68,7 @@ def as_task(task: Sequence[Any], position: int) -> MpTunerTask:
     if isinstance(task, MpTunerTask):
         converted = task
     else:
-        if not isinstance(task, Sequence) or isinstance(task, str):
+        if not isinstance(task, tuple | list):
             raise ValueError(f"task {position} is a {type(task).__name__}, not a tuple")
         most = len(MpTunerTask._fields)
         if not MIN_TASK_FIELDS <= len(task) <= most:

@@ -157,7 +157,7 @@ class Run:
         return True
 
     def _on_hangup(self, worker: WorkerProcess) -> None:
-        """The pipe is closed: the process is ending and its sentinel follows, or a candidate closed every descriptor."""
+        """The pipe is closed: the process is ending and its sentinel follows, or a candidate closed all descriptors."""
         worker.mute = True
         self._pool.selector.unregister(worker.connection)
         lane = self._pool.lane_of(worker)

@@ -50,7 +50,7 @@ class LaneView(NamedTuple):
     state: str
     """``starting``, ``idle``, ``inputs``, ``reference``, ``compiling``, ``measuring`` or ``retired``."""
     group: int | None
-    index: int | None
+    candidate: int | None
     since_s: float
     """How long it has been doing that."""
     busy: Mapping[str, float]
