@@ -17,6 +17,7 @@ from typing import NamedTuple
 # Standard deviation of a normal variable over its MAD, and standard error of a median over that of a mean.
 _SIGMA_PER_MAD = 1.4826
 _MEDIAN_PER_MEAN = 1.2533
+_EXACT_RANKS = 200
 
 
 class Verdict(Enum):
@@ -61,7 +62,7 @@ class StopRule:
 class Summary(NamedTuple):
     """Samples in four numbers; all in microseconds but the count."""
 
-    count: int
+    samples: int
     median_us: float
     mean_us: float
     standard_error_us: float
@@ -105,6 +106,10 @@ def _bound_rank(count: int, confidence: float) -> int:
     The k-th smallest lies above the median only if fewer than k samples fell below it, which has the probability of
     fewer than k heads in ``count`` tosses.
     """
+    if count > _EXACT_RANKS:
+        from statistics import NormalDist  # not worth its import before there are so many samples
+
+        return max(0, math.floor(count / 2 - NormalDist().inv_cdf(confidence) * math.sqrt(count) / 2))
     rank, heads, allowed = 0, 0.0, 1.0 - confidence
     while rank < count:
         heads += math.comb(count, rank) * 0.5**count

@@ -1,0 +1,288 @@
+"""The steps of measuring one candidate, in order.
+
+::
+
+    arguments ─▶ poison outputs ─▶ prepare ─▶ one checked call ─▶ compare ─▶ warm up, time ─▶ verify ─▶ restore
+                                                     │                           ▲
+                                                     └─ writes its inputs? ── restored before each later call
+
+It runs the candidate's code and lets its exceptions out; :mod:`~aiter_tuning.measure.group` turns them into verdicts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+
+from aiter_tuning.devices.device import DeviceKind
+from aiter_tuning.measure.compare import RIGHT, Comparison, Tolerance, compare
+from aiter_tuning.measure.inputs import Inputs, on_device, tensors_in
+from aiter_tuning.measure.plan import MeasurePlan
+from aiter_tuning.measure.poison import poison, poison_free_memory
+from aiter_tuning.measure.pristine import Pristine, can_be_copied
+from aiter_tuning.measure.reference import has_reference, storage_of
+from aiter_tuning.measure.sampling import Sampled, sample
+from aiter_tuning.measure.timer import Call, Timer
+from aiter_tuning.measurement import UNMEASURED_US, Measurement
+from aiter_tuning.status import Status, classify, describe, is_device_fault
+from aiter_tuning.task import MpTunerTask
+
+TIMING_KEYWORDS = frozenset(("num_iters", "num_warmup", "testGraph", "num_rotate_args", "needTrace", "use_cuda_event"))
+"""Keywords in a task's kwargs that tell the harness how to time; the candidate does not see them."""
+CLOCK_TRIES = 4
+"""How often a candidate is timed before a time of zero is believed to be one that cannot be measured."""
+WRITES_INPUTS = "writes_inputs"
+UNPROTECTED = "unprotected"
+
+
+class Bench(NamedTuple):
+    """What all candidates of a group are measured with."""
+
+    plan: MeasurePlan
+    kind: DeviceKind
+    device: torch.device
+    new_timer: Callable[[DeviceKind], Timer]
+    device_id: str
+
+
+class _ComparisonError(Exception):
+    """The comparison itself failed; the candidate ran."""
+
+
+def measure_candidate(
+    bench: Bench,
+    task: MpTunerTask,
+    inputs: Inputs,
+    reference: Any,
+    first_call_done: Callable[[], None],
+    leader_us: float,
+) -> Measurement:
+    """Runs, checks and times one candidate on inputs that it leaves as they were.
+
+    Raises:
+        BaseException: whatever the candidate raised.
+    """
+    kwargs, warmup, iters = _call_counts(task.kwargs, bench.plan)
+    if iters < 1:
+        return Measurement.failed(Status.crash, f"num_iters must be 1 or more, not {iters}", us=UNMEASURED_US)
+    if task.gen_data is None:
+        args = on_device(task.args, bench.device) if bench.device.type != "cpu" else task.args
+        copies = _copies_of(args)
+        steps = _Steps(bench, task, args, kwargs, (), copies, reference)
+
+        def restore(thoroughly: bool) -> None:
+            for copy in copies:
+                copy.settle(thoroughly=thoroughly)
+    else:
+        args = inputs.arguments(task.args)
+        names = inputs.names(task.args)
+        declared = task.output_keys if isinstance(task.output_keys, list | tuple) else ()
+        output_names = [name for name in declared if name in names]
+        outputs = [tensor for name in output_names for tensor in tensors_in(inputs.values[name])]
+        copies = inputs.copies(name for name in names if name not in output_names)
+        steps = _Steps(bench, task, args, kwargs, outputs, copies, reference)
+
+        def restore(thoroughly: bool) -> None:
+            inputs.restore(names, overwritten=output_names, thoroughly=thoroughly)
+
+    try:
+        measurement = steps.run(warmup, iters, first_call_done, leader_us)
+    except BaseException as error:
+        if not is_device_fault(error):  # after one, nothing on the device can be put back
+            restore(thoroughly=True)
+        raise
+    restore(thoroughly=steps.suspicious)
+    return measurement
+
+
+def _copies_of(args: Any) -> Sequence[Pristine]:
+    """Copies of the tensors in literal arguments, which neighbours may have been given too."""
+    tensors = [tensor for tensor in tensors_in(args) if can_be_copied(tensor)]
+    return (Pristine(tensors),) if tensors else ()
+
+
+def _call_counts(kwargs: Mapping[str, Any] | None, plan: MeasurePlan) -> tuple[Mapping[str, Any], int, int]:
+    """The candidate's own keywords, its warm-up calls and its timed calls."""
+    if not kwargs:
+        return {}, plan.warmup, plan.iters
+    warmup, iters = kwargs.get("num_warmup"), kwargs.get("num_iters")
+    own = {name: value for name, value in kwargs.items() if name not in TIMING_KEYWORDS}
+    return (
+        own,
+        plan.warmup if warmup is None else max(0, int(warmup)),
+        plan.iters if iters is None else int(iters),
+    )
+
+
+class _Steps:
+    """One candidate on its way; holds what its steps share."""
+
+    __slots__ = ("_bench", "_call", "_copies", "_inputs_at", "_outputs", "_reference", "_task", "_writes", "suspicious")
+
+    def __init__(
+        self,
+        bench: Bench,
+        task: MpTunerTask,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        outputs: Sequence[torch.Tensor],
+        copies: Sequence[Pristine],
+        reference: Any,
+    ) -> None:
+        self._bench = bench
+        self._task = task
+        self._call = Call(task.func, args, kwargs)
+        self._outputs = outputs
+        self._copies = copies
+        self._reference = reference
+        self._writes = False
+        self.suspicious = False
+        """Whether it may have written its inputs in a call after the checked one."""
+        declared = {storage_of(tensor) for tensor in outputs} if outputs else set()
+        self._inputs_at = {storage_of(tensor) for tensor in tensors_in(args)} - declared if copies else set()
+
+    def run(self, warmup: int, iters: int, first_call_done: Callable[[], None], leader_us: float) -> Measurement:
+        bench, rule = self._bench, self._bench.plan.early_stop
+        self._poison(turn=0)
+        prepare = getattr(self._task.func, "prepare", None)
+        if prepare is not None:
+            self._prepare(prepare)
+        start = perf_counter()
+        result = self._call.func(*self._call.args, **self._call.kwargs)
+        bench.kind.synchronize()
+        first_call_s = perf_counter() - start
+        first_call_done()
+        flags = self._flags(result)
+        try:
+            for copies in self._copies:
+                self._writes = copies.find_written() or self._writes
+            if self._writes:
+                flags += (WRITES_INPUTS,)
+            comparison = self._judge(result)
+            del result
+            wrong = comparison.err_ratio > bench.plan.err_ratio
+            if wrong and rule is not None:
+                iters = min(iters, rule.min_samples)
+            start = perf_counter()
+            sampled, timer_name = self._time(warmup, iters, leader_us)
+            timing_s = perf_counter() - start
+            if not sampled.is_credible:
+                detail = f"the {timer_name} timer read {sampled.us} us in {CLOCK_TRIES} tries"
+                return Measurement.failed(Status.crash, detail, us=UNMEASURED_US)
+            if rule is None or not (wrong or sampled.censored or self._nothing_to_check):
+                verified = self._verify()
+                if verified.err_ratio > comparison.err_ratio:
+                    self.suspicious = True
+                    was_right = "" if wrong else "right in its first call, wrong after timing: "
+                    comparison = Comparison(verified.err_ratio, was_right + verified.detail)
+        except _ComparisonError as error:
+            return _uncompared(error)
+        right = comparison.err_ratio <= bench.plan.err_ratio
+        return Measurement(
+            status=Status.ok if right else Status.mismatch,
+            us=sampled.us,
+            err_ratio=comparison.err_ratio,
+            detail="" if right else comparison.detail,
+            censored=sampled.censored,
+            samples=sampled.calls,
+            timer=timer_name,
+            flags=flags,
+            first_call_s=first_call_s,
+            timing_s=timing_s,
+            device=bench.device_id,
+        )
+
+    @property
+    def _nothing_to_check(self) -> bool:
+        return not has_reference(self._task)
+
+    def _poison(self, turn: int) -> None:
+        if self._outputs:
+            poison(self._outputs, turn)
+        elif self._reference is not None:
+            poison_free_memory((tensor for tensor in tensors_in(self._reference) if can_be_copied(tensor)), turn)
+
+    def _prepare(self, prepare: Callable[..., Any]) -> None:
+        func, args, kwargs = self._call
+        prepared = prepare(*args, **kwargs)
+        if not isinstance(prepared, tuple):
+            raise TypeError(f"prepare returned a {type(prepared).__name__}; expected the tuple of the call's arguments")
+        self._call = Call(func, prepared, kwargs)
+
+    def _flags(self, result: Any) -> tuple[str, ...]:
+        """``unprotected``: the result lies in an input that is not declared as an output."""
+        if self._inputs_at and any(storage_of(tensor) in self._inputs_at for tensor in tensors_in(result)):
+            return (UNPROTECTED,)
+        return ()
+
+    def _judge(self, result: Any) -> Comparison:
+        """Compares a result with the reference."""
+        task, plan = self._task, self._bench.plan
+        if not has_reference(task):
+            if plan.fast_mode:
+                return RIGHT
+            return Comparison(1.0, "nothing to compare with: neither ref nor ref_func, and fast_mode is off")
+        if self._reference is None:
+            return Comparison(1.0, "nothing to compare with: ref_func returned nothing")
+        if result is None:
+            if not self._outputs:
+                return Comparison(
+                    1.0, "returned nothing although there is a reference, and no output_keys are declared"
+                )
+            result = self._outputs
+        tolerance = Tolerance(task.rtol, task.atol, task.max_abs_delta, plan.err_ratio, plan.equal_nan, plan.row_wise)
+        try:
+            return compare(self._reference, result, tolerance, task.compare_fn if callable(task.compare_fn) else None)
+        except Exception as error:
+            if is_device_fault(error):
+                raise
+            raise _ComparisonError from error
+
+    def _time(self, warmup: int, iters: int, leader_us: float) -> tuple[Sampled, str]:
+        """Times the candidate; a clock that reads zero or nonsense is asked again."""
+        bench = self._bench
+        restore = self._restore if self._writes else None
+        timer = bench.new_timer(bench.kind)
+        sampled = Sampled(math.nan, 0)
+        for _ in range(CLOCK_TRIES):
+            sampled = sample(
+                timer,
+                self._call,
+                warmup=warmup,
+                iters=iters,
+                restore=restore,
+                rule=bench.plan.early_stop,
+                leader_us=leader_us,
+            )
+            if sampled.is_credible:
+                break
+            warmup = 0
+        return sampled, timer.name
+
+    def _restore(self) -> None:
+        for copies in self._copies:
+            copies.restore_dirty()
+
+    def _verify(self) -> Comparison:
+        """One more call after all the timed ones, on inputs as they were made."""
+        self._restore()
+        for copies in self._copies:
+            if copies.written_for_torch():
+                copies.settle()
+        self._poison(turn=1)
+        result = self._call.func(*self._call.args, **self._call.kwargs)
+        self._bench.kind.synchronize()
+        return self._judge(result)
+
+
+def _uncompared(error: _ComparisonError) -> Measurement:
+    """Neither right nor wrong: the comparison failed, which is no reason to call the candidate unsupported."""
+    cause = error.__cause__ or error
+    status = classify(cause)
+    if not status.is_oom:
+        status = Status.crash
+    return Measurement.failed(status, f"comparing failed: {describe(cause)}", us=UNMEASURED_US)
