@@ -241,39 +241,11 @@ class CsvScan:
             return CsvError(self.path, "no such file; expected a CSV file; check the path")
         return CsvError(self.path, f"cannot be read ({error.strerror or error}); expected a CSV file")
 
-    def _decode(self, data: bytes, line: int = 1) -> str:
-        try:
-            text = data.decode("utf-8-sig" if line == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise CsvError(
-                self.path,
-                f"byte 0x{data[error.start]:02x} is not UTF-8 text; save the file as UTF-8",
-                line=line + data.count(b"\n", 0, error.start),
-            ) from None
-        if "\0" in text:
-            where = text.index("\0")
-            raise CsvError(
-                self.path,
-                "a zero byte; expected text (a file of zeros is what a power cut can leave)",
-                line=line + text.count("\n", 0, where),
-            )
-        return text
-
-    def _refuse_conflict(self, text: str, line: int) -> None:
-        if _CONFLICT.match(text):
-            raise CsvError(
-                self.path,
-                f"a conflict marker, {text.strip()[:40]!r}; expected a row; resolve the merge conflict",
-                line=line,
-                column=1,
-            )
-
     def _whole_records(self) -> Iterator[_Record]:
         """Records of a file that was written by others: quoted cells may span lines."""
-        text = self._decode(self._read_bytes())
+        text = _decode(self.path, self._read_bytes())
         for number, physical in enumerate(_LINE_END.split(text), start=1):
-            if physical[:1] in ("<", ">", "=", "|"):
-                self._refuse_conflict(physical, number)
+            _refuse_conflict(self.path, physical, number)
         reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
         start = 1
         while True:
@@ -303,7 +275,7 @@ class CsvScan:
                     self.warnings.append(f"{self.path}:{number}: {cut}")
                     return
                 try:
-                    cells = self.parse_line(raw, number)
+                    cells = parse_line(self.path, raw, number)
                 except CsvError as error:
                     if number == 1:
                         raise
@@ -312,18 +284,47 @@ class CsvScan:
                 if any(cells):
                     yield _Record(number, cells)
 
-    def parse_line(self, raw: bytes, line: int) -> list[str]:
-        """The cells of one line of a file that we append to.
 
-        Raises:
-            CsvError: it is no UTF-8, holds a zero byte or a conflict marker, or its quotes do not close.
-        """
-        text = self._decode(raw, line)
-        self._refuse_conflict(text, line)
-        try:
-            return [cell.strip() for cell in next(csv.reader([text], strict=True), [])]
-        except csv.Error as error:
-            raise CsvError(self.path, f"{error}; expected cells between commas", line=line) from None
+def _decode(path: Path, data: bytes, line: int = 1) -> str:
+    try:
+        text = data.decode("utf-8-sig" if line == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise CsvError(
+            path,
+            f"byte 0x{data[error.start]:02x} is not UTF-8 text; save the file as UTF-8",
+            line=line + data.count(b"\n", 0, error.start),
+        ) from None
+    if "\0" in text:
+        raise CsvError(
+            path,
+            "a zero byte; expected text (zeros are what a power cut can leave); restore or delete the line",
+            line=line + text.count("\n", 0, text.index("\0")),
+        )
+    return text
+
+
+def _refuse_conflict(path: Path, text: str, line: int) -> None:
+    if text[:1] in ("<", ">", "=", "|") and _CONFLICT.match(text):
+        raise CsvError(
+            path,
+            f"a conflict marker, {text.strip()[:40]!r}; expected a row; resolve the merge conflict",
+            line=line,
+            column=1,
+        )
+
+
+def parse_line(path: Path, raw: bytes, line: int) -> list[str]:
+    """The cells of one line of a file that we append to, where no cell spans lines.
+
+    Raises:
+        CsvError: it is no UTF-8, holds a zero byte or a conflict marker, or its quotes do not close.
+    """
+    text = _decode(path, raw, line)
+    _refuse_conflict(path, text, line)
+    try:
+        return [cell.strip() for cell in next(csv.reader([text], strict=True), [])]
+    except csv.Error as error:
+        raise CsvError(path, f"{error}; expected cells between commas", line=line) from None
 
 
 def _plain(name: str) -> str:

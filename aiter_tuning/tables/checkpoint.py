@@ -1,0 +1,361 @@
+"""What a run has measured so far, on disk before the next candidate starts.
+
+::
+
+    started ─► finished ─► started ─► …      one os.write each, to a file opened for appending
+        └──── killed: a suspect ──┐
+    open ◄────────────────────────┘          the next run reads what is whole and goes on
+
+A row that was written is in the page cache and survives the death of every process; it is synced to disk once a second
+and when the caller says so (a sync for each row would cost a hundred times the write).
+
+The file is locked for as long as a run has it open. A second run for the same output takes
+``<stem>.checkpoint.<n>.csv``; what is on record in either is read by both. A file that belongs to another environment
+(another :class:`RunFingerprint`) is renamed, never deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from aiter_tuning.keys import Key
+from aiter_tuning.measurement import Measurement
+from aiter_tuning.tables import checkpoint_file
+from aiter_tuning.tables.checkpoint_file import BusyError, CheckpointFile
+from aiter_tuning.tables.checkpoint_record import Record
+from aiter_tuning.tables.checkpoint_row import STARTED, STOPPED, RowFormat
+from aiter_tuning.tables.csv_reader import CsvError
+
+SYNC_EVERY_S = 1.0
+SCREEN = "screen"
+"""The phase in which every candidate is measured once."""
+
+_MOST_SLOTS = 999
+
+
+@dataclass(frozen=True)
+class RunFingerprint:
+    """The environment that a run's measurements belong to; another one's are not comparable."""
+
+    fields: Mapping[str, str]
+    """What makes it up: device model, driver, versions, timer, …"""
+    digest: str = field(init=False)
+    """12 hexadecimal digits."""
+
+    def __post_init__(self) -> None:
+        text = json.dumps({str(name): str(value) for name, value in self.fields.items()}, sort_keys=True)
+        object.__setattr__(self, "digest", hashlib.sha256(text.encode()).hexdigest()[:12])
+
+
+class SetAside(NamedTuple):
+    """A checkpoint that was not resumed."""
+
+    path: Path
+    """Where it lies now."""
+    differing: Mapping[str, tuple[str, str]]
+    """Fields of the fingerprint that differ: what the file says, what this run says; empty after ``fresh``."""
+
+
+class Checkpoint:
+    """The record of one run, made by :meth:`open`; a context manager that closes it, keeping the file."""
+
+    def __init__(self, file: CheckpointFile, rows: RowFormat, record: Record, tuned: Path) -> None:
+        self._file = file
+        self._rows = rows
+        self._record = record
+        self._tuned = tuned
+        self._others: list[CheckpointFile] = []
+        self._synced = time.monotonic()
+        self.set_aside: SetAside | None = None
+
+    @classmethod
+    def open(
+        cls,
+        tuned_path: str | os.PathLike[str],
+        key: Key,
+        run: RunFingerprint,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        fresh: bool = False,
+        with_profile: bool = False,
+    ) -> Checkpoint:
+        """Goes on with the checkpoint of a tuned table, or begins one.
+
+        Args:
+            tuned_path: the tuned CSV; the checkpoint lies beside it.
+            key: the family's key.
+            run: the environment of this run.
+            path: a checkpoint of another name.
+            fresh: set aside what is there and begin anew.
+            with_profile: count the newest completed profile of the same environment as on record too.
+
+        Raises:
+            CsvError: ``path`` is a file, and no checkpoint.
+            OSError: the checkpoint cannot be opened or written.
+        """
+        tuned = Path(tuned_path)
+        base = tuned.with_name(f"{tuned.stem}.checkpoint.csv") if path is None else Path(path)
+        rows = RowFormat(key)
+        start = rows.header() + rows.run(run.digest, run.fields)
+        while True:
+            file, aside = _take_slot(base, rows, run, fresh)
+            if file is None:
+                slot = _free_slot(base)
+                file = checkpoint_file.create(slot, start)
+                if file is None:  # another process made it meanwhile: look again
+                    continue
+            break
+        file.cut_tail()
+        checkpoint = cls(file, rows, Record(rows), tuned)
+        checkpoint.set_aside = aside
+        if not fresh:
+            checkpoint._read_others(base, run, with_profile)
+        checkpoint._record.add(file.path, file.fd)
+        return checkpoint
+
+    def _read_others(self, base: Path, run: RunFingerprint, with_profile: bool) -> None:
+        """Takes in what other runs of the same environment have put on record for the same output."""
+        profile = newest_profile(self._tuned, base.parent, run) if with_profile else None
+        for path in [profile] if profile else []:
+            self._read_other(path, run, running=False)
+        for path in _slots(base):
+            if path == self.path:
+                continue
+            try:
+                free = checkpoint_file.claim(path)
+            except BusyError:
+                self._read_other(path, run, running=True)
+            except (CsvError, OSError):
+                continue
+            else:
+                if free is not None:
+                    free.close()
+                    self._read_other(path, run, running=False)
+
+    def _read_other(self, path: Path, run: RunFingerprint, *, running: bool) -> None:
+        file = checkpoint_file.share(path)
+        if file is None:
+            return
+        if file.digest != run.digest or file.columns != self._rows.columns:
+            file.close()
+            return
+        self._others.append(file)
+        self._record.add(path, file.fd, running=running)
+
+    # What is known
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def dropped_tail(self) -> str | None:
+        """The unterminated last line that was cut off when the file was opened."""
+        return self._file.dropped_tail
+
+    @property
+    def warnings(self) -> list[str]:
+        """Lines that could not be read, one sentence each."""
+        return self._record.warnings
+
+    @property
+    def rows_on_record(self) -> int:
+        """How many rows earlier runs left about candidates."""
+        return len(self._record)
+
+    def finished_results(
+        self, shape: Mapping[str, object], fingerprints: Mapping[str, str], phase: str = SCREEN
+    ) -> dict[str, Measurement]:
+        """Results that earlier runs put on record for the shape, the newest of each candidate.
+
+        Args:
+            shape: the shape.
+            fingerprints: each candidate's fingerprint of today; a result under another one does not count.
+            phase: ``screen`` or ``finalist:<round>``.
+        """
+        return self._record.finished(shape, fingerprints, phase)
+
+    def suspects(
+        self, shape: Mapping[str, object], fingerprints: Mapping[str, str] | None = None, phase: str = SCREEN
+    ) -> dict[str, int]:
+        """Candidates that earlier runs started and never saw the end of, and how often since their last end."""
+        return self._record.suspects(shape, fingerprints, phase)
+
+    def attempts(self, shape: Mapping[str, object], phase: str = SCREEN) -> dict[str, int]:
+        """The highest attempt on record of each candidate, whatever its fingerprint: a new one has to be above it."""
+        return self._record.attempts(shape, phase)
+
+    # Putting on record
+
+    def started(
+        self, shape: Mapping[str, object], candidate: str, *, phase: str = SCREEN, attempt: int = 1, fingerprint: str
+    ) -> None:
+        """The candidate is about to be handed out.
+
+        Raises:
+            OSError: the row could not be written; the file holds whole rows only.
+        """
+        self._file.append(self._rows.mark(STARTED, shape, candidate, phase, attempt, fingerprint))
+
+    def finished(
+        self,
+        shape: Mapping[str, object],
+        candidate: str,
+        measurement: Measurement,
+        *,
+        phase: str = SCREEN,
+        fingerprint: str,
+    ) -> None:
+        """The candidate's verdict.
+
+        Raises:
+            ValueError: it is ``not_run``, which is no verdict.
+            OSError: as for :meth:`started`.
+        """
+        if not measurement.status.is_terminal:
+            raise ValueError(f"{candidate} was not run: there is nothing to put on record")
+        self._file.append(self._rows.finished(shape, candidate, phase, fingerprint, measurement))
+        if time.monotonic() - self._synced >= SYNC_EVERY_S:
+            self.sync()
+
+    def stopped(
+        self, shape: Mapping[str, object], candidate: str, *, phase: str = SCREEN, attempt: int = 1, fingerprint: str
+    ) -> None:
+        """The run was ended by a person while the candidate ran, which casts no suspicion on it.
+
+        Raises:
+            OSError: as for :meth:`started`.
+        """
+        self._file.append(self._rows.mark(STOPPED, shape, candidate, phase, attempt, fingerprint))
+
+    def sync(self) -> None:
+        """Puts what was written on the disk itself.
+
+        Raises:
+            OSError: the disk did not take it.
+        """
+        os.fdatasync(self._file.fd)
+        self._synced = time.monotonic()
+
+    # The end
+
+    def complete(self) -> Path:
+        """Everything is measured: the file becomes a profile, ``<stem>.profile.<run>.csv``; returns its path.
+
+        Raises:
+            OSError: it could not be synced or renamed; it is still a checkpoint then.
+        """
+        self.sync()
+        begun = f"{self._tuned.stem}.profile.{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+        target = self.path.with_name(f"{begun}.csv")
+        number = 2
+        while target.exists():
+            target, number = self.path.with_name(f"{begun}-{number}.csv"), number + 1
+        self._file.move(target)
+        self.close()
+        return target
+
+    def close(self) -> None:
+        """Gives the file back; it stays for the next run."""
+        self._record.close()
+        for file in (*self._others, self._file):
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def newest_profile(tuned: Path, directory: Path, run: RunFingerprint) -> Path | None:
+    """The last completed run's record in the same environment."""
+    prefix, found = f"{tuned.stem}.profile.", []
+    for path in directory.iterdir():
+        if not (path.name.startswith(prefix) and path.suffix == ".csv"):
+            continue
+        file = checkpoint_file.share(path)
+        if file is not None:
+            if file.digest == run.digest:
+                found.append((os.fstat(file.fd).st_mtime_ns, path))
+            file.close()
+    return max(found)[1] if found else None
+
+
+def _slots(base: Path) -> list[Path]:
+    """The checkpoints that there are for an output: its own, then numbered ones of runs beside it."""
+    numbered = re.compile(rf"{re.escape(base.stem)}\.([0-9]{{1,3}})\.csv")
+    found = [(int(match[1]), path) for path in base.parent.iterdir() if (match := numbered.fullmatch(path.name))]
+    return [*([base] if base.exists() else []), *(path for _, path in sorted(found))]
+
+
+def _free_slot(base: Path) -> Path:
+    for number in range(1, _MOST_SLOTS + 1):
+        path = base if number == 1 else base.with_name(f"{base.stem}.{number}.csv")
+        if not path.exists():
+            return path
+    raise OSError(f"{base}: {_MOST_SLOTS} checkpoints for one output; finish or delete some")
+
+
+def _take_slot(
+    base: Path, rows: RowFormat, run: RunFingerprint, fresh: bool
+) -> tuple[CheckpointFile | None, SetAside | None]:
+    """The file to go on with, else None and what was set aside to make room for a new one."""
+    free: list[CheckpointFile] = []
+    try:
+        for path in _slots(base):
+            try:
+                file = checkpoint_file.claim(path)
+            except BusyError:
+                continue
+            except CsvError:
+                if path == base:
+                    raise
+                continue
+            if file is None:
+                continue
+            free.append(file)
+            if not fresh and file.digest == run.digest and file.columns == rows.columns:
+                free.remove(file)
+                return file, None
+        aside = None
+        # Another environment's numbered files are not read anyway; only the name that is needed is cleared.
+        for old in free if fresh else [file for file in free if file.path == base]:
+            old.move(_aside_name(base, old.digest))
+            aside = aside or SetAside(old.path, {} if fresh else _differing(old, rows, run))
+        return None, aside
+    finally:
+        for file in free:
+            file.close()
+
+
+def _aside_name(base: Path, digest: str | None) -> Path:
+    name, number = f"{base.stem}.{digest or 'unknown'}", 1
+    target = base.with_name(f"{name}.csv")
+    while target.exists():
+        number += 1
+        target = base.with_name(f"{name}-{number}.csv")
+    return target
+
+
+def _differing(old: CheckpointFile, rows: RowFormat, run: RunFingerprint) -> dict[str, tuple[str, str]]:
+    new = {str(name): str(value) for name, value in run.fields.items()}
+    differing = {
+        name: (old.fields.get(name, ""), new.get(name, ""))
+        for name in (*old.fields, *(name for name in new if name not in old.fields))
+        if old.fields.get(name) != new.get(name)
+    }
+    if old.columns != rows.columns:
+        differing["columns"] = (",".join(old.columns), ",".join(rows.columns))
+    return differing

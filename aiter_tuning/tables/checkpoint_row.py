@@ -1,0 +1,173 @@
+"""One row of a checkpoint, as text and back: pure functions, no files.
+
+::
+
+    event     run        once, first: detail holds the run's fingerprint, field by field, as JSON
+              started    on file before the candidate is handed out
+              finished   its verdict; ends ``started``
+              stopped    the run was ended by a person while it ran; ends ``started`` without a verdict
+
+A row is one line, whatever a candidate wrote into its exception, because a torn write is told from a whole one by its
+line end. It is put together by hand: ``csv.writer`` and a buffer cost more than the write itself.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from aiter_tuning.keys import Key
+from aiter_tuning.measurement import Measurement
+from aiter_tuning.status import Status, one_line
+
+RUN, STARTED, FINISHED, STOPPED = "run", "started", "finished", "stopped"
+EVENTS = frozenset({RUN, STARTED, FINISHED, STOPPED})
+RESULT_COLUMNS = ("candidate", "phase", "attempt", "status", "us", "censored", "err_ratio", "samples", "timer")
+RECORD_COLUMNS = ("flags", "device_uuid", "detail", "fingerprint", "time")
+_AFTER_KEY = (*RESULT_COLUMNS, *RECORD_COLUMNS)
+_DIGITS = 6
+"""Decimals of a latency: picoseconds, so that a resumed run chooses as an undisturbed one would."""
+
+_SPECIAL = re.compile(r'[",\r\n]')
+_MOST_SHAPES = 1024
+
+
+class Event(NamedTuple):
+    """One row about a candidate."""
+
+    event: str
+    candidate: str
+    phase: str
+    attempt: int
+    fingerprint: str
+    measurement: Measurement | None
+    """Only of ``finished``."""
+
+
+class RowFormat:
+    """Writes and reads the rows of one key."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.columns = ("event", *key.columns, *_AFTER_KEY)
+        self._first = 1 + len(key.columns)
+        self._shapes: dict[tuple[tuple[str, object], ...], str] = {}
+        self._second, self._second_text = 0, ""
+
+    def header(self) -> bytes:
+        return (",".join(self.columns) + "\n").encode()
+
+    def run(self, digest: str, fields: Mapping[str, str]) -> bytes:
+        detail = _cell(json.dumps(dict(fields), sort_keys=True))  # json.dumps escapes line ends
+        blanks = "," * (len(self.columns) - 4)
+        return f"{RUN}{blanks},{detail},{digest},{self._now()}\n".encode()
+
+    def mark(
+        self, event: str, shape: Mapping[str, object], candidate: str, phase: str, attempt: int, fingerprint: str
+    ) -> bytes:
+        """A ``started`` or ``stopped`` row."""
+        return (
+            f"{event},{self._shape(shape)},{_name(candidate)},{_name(phase)},{attempt},,,,,,,,,,"
+            f"{_name(fingerprint)},{self._now()}\n"
+        ).encode()
+
+    def finished(
+        self, shape: Mapping[str, object], candidate: str, phase: str, fingerprint: str, m: Measurement
+    ) -> bytes:
+        detail = _cell(one_line(m.detail)) if m.detail else ""
+        flags = _cell(";".join(m.flags)) if m.flags else ""
+        return (
+            f"{FINISHED},{self._shape(shape)},{_name(candidate)},{_name(phase)},{m.attempt},{m.status},"
+            f"{round(m.us, _DIGITS)},{m.censored},{round(m.err_ratio, _DIGITS)},{m.samples},{_cell(m.timer)},{flags},"
+            f"{_cell(m.device)},{detail},{_name(fingerprint)},{self._now()}\n"
+        ).encode(errors="backslashreplace")
+
+    def _shape(self, shape: Mapping[str, object]) -> str:
+        """The key's cells, joined; formatting them anew for each row would cost more than all the rest."""
+        items = tuple(shape.items())
+        cells = self._shapes.get(items)
+        if cells is None:
+            if len(self._shapes) >= _MOST_SHAPES:
+                self._shapes.clear()
+            cells = self._shapes[items] = ",".join(map(_cell, self.key.format(shape).values()))
+        return cells
+
+    def _now(self) -> str:
+        now = time.time()
+        second = int(now)
+        if second != self._second:
+            self._second, self._second_text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._second_text}.{int((now - second) * 1000):03d}Z"
+
+    def shape_cells(self, cells: Sequence[str]) -> tuple[str, ...]:
+        return tuple(cells[1 : self._first])
+
+    def parse(self, cells: Sequence[str]) -> Event:
+        """The event in a row's cells.
+
+        Raises:
+            ValueError: a cell does not hold what its column needs.
+        """
+        event = cells[0]
+        candidate, phase, attempt, status, us, censored, err_ratio, samples, timer, flags, device, detail, print_, _ = (
+            cells[self._first :]
+        )
+        measurement = None
+        if event == FINISHED:
+            measurement = Measurement(
+                status=Status(status),
+                us=float(us),
+                err_ratio=float(err_ratio),
+                detail=detail,
+                attempt=int(attempt),
+                censored=censored == "True",
+                samples=int(samples),
+                timer=timer,
+                flags=tuple(flags.split(";")) if flags else (),
+                device=device,
+            )
+        return Event(event, candidate, phase, int(attempt), print_, measurement)
+
+
+def run_fields(columns: Sequence[str], cells: Sequence[str]) -> tuple[str, dict[str, str]] | None:
+    """Digest and fields in a ``run`` row, whatever its key; None if it is no whole one."""
+    row = dict(zip(columns, cells, strict=False))
+    try:
+        fields = json.loads(row.get("detail", ""))
+    except json.JSONDecodeError:
+        return None
+    if row.get("event") != RUN or not isinstance(fields, dict) or not row.get("fingerprint"):
+        return None
+    return row["fingerprint"], {str(name): str(value) for name, value in fields.items()}
+
+
+def _quote(text: str) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="").writerow([text])
+    return buffer.getvalue()
+
+
+@lru_cache(maxsize=4096)
+def _cell(text: str) -> str:
+    """``text`` as one cell; what cannot be printed is escaped, so that a row stays one line."""
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return _quote(text) if _SPECIAL.search(text) else text
+
+
+@lru_cache(maxsize=4096)
+def _name(text: str) -> str:
+    """A name as one cell that reads back as the same name.
+
+    Raises:
+        ValueError: it is blank, begins or ends with a blank, or cannot be printed.
+    """
+    if not text or not text.isprintable() or text.strip() != text:
+        raise ValueError(f"{text!r} cannot name a candidate, phase or fingerprint; expected printable text on one line")
+    return _cell(text)
