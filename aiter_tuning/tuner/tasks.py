@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from aiter_tuning.task import ALL_INPUTS, Group, MpTunerTask
 from aiter_tuning.tuner.family import Candidate, Family, Inputs, Tolerance, Work
 from aiter_tuning.tuner.family_reference import load_family
+from aiter_tuning.tuner.plan import ShapePlan
 
 FLOPS_PER_BYTE = 10.0
 """What a byte costs beside a floating-point operation when groups are ordered by expected work."""
@@ -75,16 +76,10 @@ class FamilyTasks:
         prepares = type(family).prepare is not Family.prepare
         self._run: type[RunCandidate] = PreparedCandidate if prepares else RunCandidate
 
-    def group(
-        self,
-        shape: Mapping[str, Any],
-        key: tuple[Any, ...],
-        label: str,
-        candidates: Sequence[Candidate],
-        work: Work,
-    ) -> Group:
-        """The candidates of one shape as a group, in the order given."""
-        shape = dict(shape)
+    def group(self, plan: ShapePlan, candidates: Sequence[Candidate]) -> Group:
+        """Candidates of one shape as a group, in the order given."""
+        shape = dict(plan.shape)
+        key = tuple(shape.values())
         tasks = tuple(
             MpTunerTask(
                 info=(key, candidate.kernel_id, candidate.split_k, candidate.name),
@@ -104,5 +99,40 @@ class FamilyTasks:
             )
             for candidate in candidates
         )
-        one_call = max(work.flops, work.bytes * FLOPS_PER_BYTE, 1.0)
-        return Group(tasks, tuple(range(len(tasks))), label=label, cost=one_call * len(tasks))
+        return Group(tasks, tuple(range(len(tasks))), label=plan.label, cost=expected_cost(plan.work, len(tasks)))
+
+
+def expected_cost(work: Work, candidates: int) -> float:
+    """The work in a group relative to that in other groups."""
+    return max(work.flops, work.bytes * FLOPS_PER_BYTE, 1.0) * candidates
+
+
+class ShapeGroups(Sequence[Group]):
+    """The groups of a run, the costliest first; each is made when a lane takes it and not kept.
+
+    ``numbers[i]`` is the position of group ``i``'s shape in the lists given; shapes without candidates have no group.
+    """
+
+    def __init__(
+        self, tasks: FamilyTasks, plans: Sequence[ShapePlan], candidates: Sequence[Sequence[Candidate]]
+    ) -> None:
+        self._tasks = tasks
+        self._plans = plans
+        self._candidates = candidates
+        with_work = [number for number, todo in enumerate(candidates) if todo]
+        self.numbers = sorted(with_work, key=lambda n: -expected_cost(plans[n].work, len(candidates[n])))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Group: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Group]: ...
+
+    def __getitem__(self, index: int | slice) -> Group | Sequence[Group]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        number = self.numbers[index]
+        return self._tasks.group(self._plans[number], self._candidates[number])

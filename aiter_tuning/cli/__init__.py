@@ -1,0 +1,65 @@
+"""``aiter-tune``, and ``python -m aiter_tuning``: what a person types.
+
+Commands import what they need when they run, so that ``--help`` and a mistyped flag are answered at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+EXIT_USAGE = 2
+EXIT_NO_DEVICE = 4
+EXIT_WRITE_FAILED = 5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the process's exit code (see ``aiter-tune tune --help``)."""
+    from aiter_tuning.cli.parser import parse
+
+    args = parse(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(args.command, args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read our output (head, less) has gone; a second error at interpreter exit would hide that.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(command: str, args: object) -> int:
+    import importlib
+
+    from aiter_tuning.devices.device import NoDeviceError
+
+    try:
+        run = importlib.import_module(f"aiter_tuning.cli.{command}_command").run
+        return int(run(args))
+    except NoDeviceError as error:
+        return _fail(command, EXIT_NO_DEVICE, error)
+    except (ValueError, OSError) as error:
+        code = _code_of(error)
+        if code is None:
+            raise
+        return _fail(command, code, error)
+
+
+def _code_of(error: Exception) -> int | None:
+    """The exit code of an error that a person can mend; None for what is a mistake in this program."""
+    from aiter_tuning.tables.csv_reader import CsvError
+    from aiter_tuning.tuner.arguments import UsageError
+    from aiter_tuning.tuner.family_reference import FamilyError
+
+    if isinstance(error, CsvError | UsageError | FamilyError):
+        return EXIT_USAGE
+    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+        return EXIT_WRITE_FAILED
+    return None
+
+
+def _fail(command: str, code: int, error: Exception) -> int:
+    line = " ".join(str(error).split())
+    print(f"aiter-tune {command}: error: {line}", file=sys.stderr)
+    return code

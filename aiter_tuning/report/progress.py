@@ -1,0 +1,192 @@
+"""How a run shows that it is getting somewhere.
+
+On a terminal a live display: counts, the latest shape, what is left, a line for each lane. Elsewhere plain lines every
+few seconds, so that a log of an overnight run stays readable. Both say so when nothing has come for a minute, and where
+it hangs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from aiter_tuning.measurement import Measurement
+from aiter_tuning.pool.watcher import LaneView
+from aiter_tuning.report.run_state import RunState, format_s, outcome_text
+from aiter_tuning.status import Status
+from aiter_tuning.tuner.outcome import ShapeOutcome
+from aiter_tuning.tuner.reporter import Reporter, RunOverview
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+PLAIN_EVERY_S = 5.0
+PRINTED_LINES = 5
+"""Of what a candidate printed, the last lines are shown with ``-v``."""
+
+
+@contextmanager
+def progress_on(stream: TextIO, *, verbose: bool = False) -> Iterator[Reporter]:
+    """A display on ``stream``: live on a terminal, plain lines elsewhere; taken down at the end."""
+    display: PlainProgress | LiveProgress = (
+        LiveProgress(stream, verbose=verbose) if stream.isatty() else PlainProgress(stream, verbose=verbose)
+    )
+    try:
+        yield display
+    finally:
+        display.run_ended()
+
+
+class PlainProgress:
+    """Lines of text."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        verbose: bool = False,
+        every_s: float = PLAIN_EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream
+        self._verbose = verbose
+        self._every_s = every_s
+        self._clock = clock
+        self._last_line = clock()
+        self.state = RunState(clock)
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def run_started(self, overview: RunOverview) -> None:
+        self.state.run_started(overview)
+        self._print(started_text(overview))
+
+    def candidate_started(self, shape: int, candidate: int, lane: str) -> None:
+        pass
+
+    def candidate_measured(self, shape: int, candidate: int, measurement: Measurement) -> None:
+        self.state.candidate_measured(shape, candidate, measurement)
+        if self._verbose and measurement.status is not Status.ok:
+            planned = self.state.overview.shapes[shape]
+            self._print(f"{planned.label} {planned.candidates[candidate]}: {measurement.status} {measurement.detail}")
+
+    def candidate_printed(self, shape: int, candidate: int, text: str) -> None:
+        if self._verbose:
+            planned = self.state.overview.shapes[shape]
+            for line in text.splitlines()[-PRINTED_LINES:]:
+                self._print(f"{planned.label} {planned.candidates[candidate]} | {line}")
+
+    def shape_ended(self, shape: int, outcome: ShapeOutcome) -> None:
+        self.state.shape_ended(shape, outcome)
+        if self._verbose:
+            self._print(outcome_text(outcome))
+
+    def tick(self, lanes: Sequence[LaneView]) -> None:
+        self.state.lanes = lanes
+        stalled = self.state.stalled_text()
+        if stalled is not None:
+            self._print(stalled)
+        elif self._clock() - self._last_line >= self._every_s:
+            self._print(self._line())
+
+    def run_ended(self) -> None:
+        pass
+
+    def _line(self) -> str:
+        state = self.state
+        parts = [state.counts_text()]
+        if state.latest is not None and not self._verbose:
+            parts.append(outcome_text(state.latest))
+        eta_s = state.eta_s()
+        if eta_s is not None:
+            parts.append(f"{format_s(eta_s)} left")
+        return " | ".join(parts)
+
+    def _print(self, text: str) -> None:
+        self._last_line = self._clock()
+        print(f"[{format_s(self.state.elapsed_s):>6}] {text}", file=self._stream, flush=True)
+
+
+class LiveProgress(PlainProgress):
+    """A display at the bottom of a terminal; notes scroll by above it."""
+
+    def __init__(self, stream: TextIO, *, verbose: bool = False) -> None:
+        super().__init__(stream, verbose=verbose)
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(file=stream, highlight=False)
+        # Refreshed from the tuner's loop: a thread of rich's own would be one more that shares the lane's cores.
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._shown = False
+
+    def run_started(self, overview: RunOverview) -> None:
+        super().run_started(overview)
+        self._live.start()
+        self._shown = True
+
+    def tick(self, lanes: Sequence[LaneView]) -> None:
+        self.state.lanes = lanes
+        stalled = self.state.stalled_text()
+        if stalled is not None:
+            self._print(stalled)
+        self._refresh()
+
+    def run_ended(self) -> None:
+        if self._shown:
+            self._shown = False
+            self._live.stop()
+
+    def _refresh(self) -> None:
+        if self._shown:
+            self._live.update(self._picture(), refresh=True)
+
+    def _picture(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        state = self.state
+        bar = Table.grid(padding=(0, 1))
+        eta_s = state.eta_s()
+        bar.add_row(
+            ProgressBar(total=max(1, state.overview.candidates), completed=state.measured, width=30),
+            Text(state.counts_text()),
+            Text("" if eta_s is None else f"{format_s(eta_s)} left"),
+        )
+        lines: list[RenderableType] = [bar]
+        if state.latest is not None:
+            lines.append(Text(f"latest  {outcome_text(state.latest)}", no_wrap=True, overflow="ellipsis"))
+        for lane in state.lanes:
+            best = state.best_text(lane.group)
+            text = f"{lane.name:6}  {state.lane_text(lane)}" + (f"; best {best}" if best else "")
+            lines.append(Text(text, no_wrap=True, overflow="ellipsis"))
+        return Group(*lines)
+
+    def _print(self, text: str) -> None:
+        self._last_line = self._clock()
+        self._console.print(f"[{format_s(self.state.elapsed_s):>6}] {text}", markup=False, soft_wrap=True)
+
+
+def started_text(overview: RunOverview) -> str:
+    """What is about to be done, in one line."""
+    resumed = sum(shape.resumed for shape in overview.shapes)
+    lanes = f"{overview.lanes} lane{'s' if overview.lanes != 1 else ''}"
+    text = f"{overview.family} on {overview.device}, {lanes}: {count_text(overview)}"
+    if resumed:
+        text += f"; resuming, {resumed} candidates are on record"
+    return text
+
+
+def count_text(overview: RunOverview) -> str:
+    """``10 shapes, 120 candidates, 3 shapes have a row already``."""
+    shapes = len(overview.shapes)
+    text = f"{shapes} shape{'s' if shapes != 1 else ''}, {overview.candidates} candidates"
+    if overview.already_tuned:
+        plural = overview.already_tuned != 1
+        text += f", {overview.already_tuned} {'shapes have' if plural else 'shape has'} a row already"
+    return text

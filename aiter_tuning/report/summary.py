@@ -1,0 +1,209 @@
+"""What a run came to: a table for a person, JSON for a program."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+from aiter_tuning.report.progress import count_text
+from aiter_tuning.report.run_state import format_s, format_us
+from aiter_tuning.tuner.outcome import FailureCause, LaneTime, RunSummary, ShapeOutcome, Verdict
+from aiter_tuning.tuner.reporter import RunOverview
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SHOWN_SHAPES = 40
+SHOWN_CAUSES = 10
+PLAIN_WIDTH = 200
+"""Columns of a table that goes to a file or a pipe."""
+
+_TIME_COLUMNS = {
+    "start": ("starting",),
+    "compile": ("compiling",),
+    "prepare": ("inputs", "reference"),
+    "measure": ("measuring",),
+    "idle": ("idle", "retired"),
+}
+
+
+def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False) -> None:
+    """Shapes with their gain over the default, candidates by status, causes of failure, where the time went."""
+    if not summary.shapes:
+        have_row = f", {summary.already_tuned} have a row already" if summary.already_tuned else ""
+        print(f"0 shapes to tune{have_row}", file=stream)
+    else:
+        shown = summary.shapes if verbose else _most_telling(summary.shapes)
+        _print_table(_shape_table(shown), stream)
+        if len(shown) < len(summary.shapes):
+            print(f"… and {len(summary.shapes) - len(shown)} more shapes (-v shows all)", file=stream)
+        print(_totals(summary), file=stream)
+        _print_causes(summary.causes, stream, SHOWN_CAUSES if not verbose else len(summary.causes))
+        for lane in summary.lanes:
+            print(_lane_text(lane), file=stream)
+        print(f"{format_s(summary.elapsed_s)} in all; tuned rows: {summary.tune_file}", file=stream)
+        if summary.record_file:
+            print(f"every candidate: {summary.record_file}", file=stream)
+    if summary.message:
+        print(summary.message, file=stream)
+
+
+def _most_telling(shapes: tuple[ShapeOutcome, ...]) -> tuple[ShapeOutcome, ...]:
+    """Those that need a person first, then as many others as fit, in their order."""
+    if len(shapes) <= SHOWN_SHAPES:
+        return shapes
+    troubled = [i for i, shape in enumerate(shapes) if shape.verdict in (Verdict.failed, Verdict.incomplete)]
+    others = [i for i in range(len(shapes)) if i not in set(troubled)]
+    return tuple(shapes[i] for i in sorted((troubled + others)[:SHOWN_SHAPES]))
+
+
+def _shape_table(shapes: tuple[ShapeOutcome, ...]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("shape", "verdict", "kernel"):
+        table.add_column(title, no_wrap=True)
+    for title in ("us", "default us", "gain %"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("candidates", no_wrap=True)
+    for shape in shapes:
+        cells = (
+            shape.label,
+            shape.verdict.value,
+            shape.winner or "",
+            "" if shape.us is None else format_us(shape.us).removesuffix(" us"),
+            "" if shape.default_us is None else format_us(shape.default_us).removesuffix(" us"),
+            "" if shape.gain_pct is None else f"{shape.gain_pct:.1f}",
+            ", ".join(f"{count} {status}" for status, count in shape.counts.items()),
+        )
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _totals(summary: RunSummary) -> str:
+    verdicts = [shape.verdict for shape in summary.shapes]
+    parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict if verdict in verdicts]
+    gains = [shape.gain_pct for shape in summary.shapes if shape.gain_pct is not None]
+    text = f"{len(verdicts)} shapes: {', '.join(parts)}"
+    if gains:
+        # The mean of ratios, not of percentages: a gain of 50 % and a loss of 50 % do not cancel.
+        ratio = math.exp(sum(math.log(max(1e-9, 1 - gain / 100)) for gain in gains) / len(gains))
+        text += f"; {(1 - ratio) * 100:.1f} % less time than the default on average, {max(gains):.1f} % at best"
+    counts = ", ".join(f"{count} {status}" for status, count in summary.counts.items())
+    already = f"; {summary.already_tuned} shapes had a row already" if summary.already_tuned else ""
+    return f"{text}{already}\ncandidates: {counts}"
+
+
+def _print_causes(causes: tuple[FailureCause, ...], stream: TextIO, most: int) -> None:
+    if causes:
+        print("first failure of each cause:", file=stream)
+    for cause in causes[:most]:
+        detail = cause.detail or "no detail"
+        print(f"  {cause.count} × {cause.status}: {detail} ({cause.candidate}, {cause.shape})", file=stream)
+    if len(causes) > most:
+        print(f"  … and {len(causes) - most} other causes (-v shows all)", file=stream)
+
+
+def _lane_text(lane: LaneTime) -> str:
+    split = lane_split(lane.seconds)
+    return f"{lane.name}: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in split.items() if seconds >= 0.05)
+
+
+def lane_split(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of a lane by what a person calls it: start, compile, prepare, measure, idle."""
+    return {name: sum(seconds.get(state, 0.0) for state in states) for name, states in _TIME_COLUMNS.items()}
+
+
+def print_overview(overview: RunOverview, stream: TextIO) -> None:
+    """What a run would do (``--dry_run``)."""
+    from rich.table import Table
+    from rich.text import Text
+
+    print(count_text(overview), file=stream)
+    if not overview.shapes:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("shape", no_wrap=True)
+    table.add_column("candidates", justify="right", no_wrap=True)
+    table.add_column("incumbent", no_wrap=True)
+    for shape in overview.shapes:
+        table.add_row(*map(Text, (shape.label, str(len(shape.candidates)), shape.incumbent)))
+    _print_table(table, stream)
+
+
+def _print_table(table: Table, stream: TextIO) -> None:
+    from rich.console import Console
+
+    width = None if stream.isatty() else PLAIN_WIDTH
+    Console(file=stream, width=width, highlight=False).print(table)
+
+
+def summary_json(summary: RunSummary) -> str:
+    """The summary as one JSON object; latencies in microseconds, times in seconds."""
+    return _json(
+        {
+            "family": summary.family,
+            "device": summary.device,
+            "exit_code": int(summary.exit_code),
+            "message": summary.message,
+            "elapsed_s": round(summary.elapsed_s, 3),
+            "tune_file": summary.tune_file,
+            "record_file": summary.record_file,
+            "already_tuned": summary.already_tuned,
+            "candidates": {str(status): count for status, count in summary.counts.items()},
+            "shapes": [
+                {
+                    "shape": dict(shape.shape),
+                    "verdict": str(shape.verdict),
+                    "reason": shape.reason,
+                    "kernel": shape.winner,
+                    "us": shape.us,
+                    "default": shape.default,
+                    "default_us": shape.default_us,
+                    "gain_pct": shape.gain_pct,
+                    "published": shape.published,
+                    "resumed": shape.resumed,
+                    "candidates": {str(status): count for status, count in shape.counts.items()},
+                }
+                for shape in summary.shapes
+            ],
+            "causes": [
+                {
+                    "status": str(cause.status),
+                    "count": cause.count,
+                    "detail": cause.detail,
+                    "shape": cause.shape,
+                    "candidate": cause.candidate,
+                }
+                for cause in summary.causes
+            ],
+            "lanes": {
+                lane.name: {name: round(seconds, 3) for name, seconds in lane_split(lane.seconds).items()}
+                for lane in summary.lanes
+            },
+        }
+    )
+
+
+def overview_json(overview: RunOverview) -> str:
+    """What a run would do, as one JSON object."""
+    return _json(
+        {
+            "family": overview.family,
+            "device": overview.device,
+            "lanes": overview.lanes,
+            "already_tuned": overview.already_tuned,
+            "candidates": overview.candidates,
+            "shapes": [
+                {"shape": shape.label, "candidates": list(shape.candidates), "incumbent": shape.incumbent}
+                for shape in overview.shapes
+            ],
+        }
+    )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, allow_nan=False)

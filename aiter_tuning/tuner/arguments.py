@@ -1,0 +1,143 @@
+"""What a run was asked to do, checked and typed.
+
+Upstream's tuners pass an ``argparse.Namespace`` around; scripts that call ``TunerCommon.run`` still may. It becomes one
+frozen value here, once, so that nothing further down meets a flag that is missing or means nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from aiter_tuning.status import Status
+from aiter_tuning.tuner.family import Family
+from aiter_tuning.tuning_policy import DEFAULT_MEASUREMENT, DEFAULT_RUN, MeasurementPolicy, RunPolicy
+
+ARG_DEFAULTS: dict[str, Any] = {
+    "untune_file": None,
+    "tune_file": None,
+    "profile_file": "",
+    "mp": 0,
+    "shape_grouped": True,
+    "sort": False,
+    "errRatio": None,
+    "batch": DEFAULT_RUN.batch,
+    "all": False,
+    "warmup": DEFAULT_MEASUREMENT.warmup,
+    "iters": DEFAULT_MEASUREMENT.iters,
+    "timeout": DEFAULT_MEASUREMENT.timeout,
+    "candidate_timeout": 60.0,
+    "budget": None,
+    "checkpoint": None,
+    "fresh": False,
+    "retry": (),
+    "device": None,
+    "dry_run": False,
+    "json": False,
+    "verbose": False,
+}
+"""Every flag by its long name, upstream's spelling. None: decided by the family, or off."""
+
+_RENAMED = {"errRatio": "err_ratio", "all": "retune", "json": "as_json"}
+
+
+class UsageError(ValueError):
+    """A run that cannot be done as asked; one line, nothing was written."""
+
+
+@dataclass(frozen=True)
+class TuneArguments:
+    """The flags of ``aiter-tune tune``; see its ``--help`` for what each one means."""
+
+    untune_file: Path
+    tune_files: tuple[Path, ...]
+    """Where to look for rows that exist; the first is the one that is written."""
+    profile_file: Path | None
+    mp: int
+    sort: bool
+    err_ratio: float
+    batch: int
+    retune: bool
+    """``--all``: shapes that have a row are tuned again."""
+    warmup: int
+    iters: int
+    timeout: float
+    candidate_timeout: float
+    budget: float | None
+    checkpoint: Path | None
+    fresh: bool
+    retry: frozenset[Status]
+    device: str | None
+    dry_run: bool
+    as_json: bool
+    verbose: bool
+
+    @property
+    def tune_file(self) -> Path:
+        return self.tune_files[0]
+
+    @classmethod
+    def of(cls, args: argparse.Namespace | Mapping[str, Any], family: Family) -> TuneArguments:
+        """Typed arguments from flags; what is missing or None takes the family's default.
+
+        Raises:
+            UsageError: a flag's value means nothing. Names that are no flags are left alone.
+        """
+        given = dict(args) if isinstance(args, Mapping) else vars(args)
+        flags = ARG_DEFAULTS | dict(family.arg_defaults) | {k: v for k, v in given.items() if v is not None}
+        if flags["errRatio"] is None:
+            flags["errRatio"] = family.tolerance.err_ratio
+        flags["untune_file"] = Path(flags["untune_file"] or f"configs/{family.name}_untuned.csv")
+        tuned = str(flags["tune_file"] or f"tuned_csv/{family.name}_tuned.csv")
+        flags["tune_files"] = tuple(Path(part) for part in tuned.split(os.pathsep) if part)
+        flags["profile_file"] = Path(flags["profile_file"]) if flags["profile_file"] else None
+        flags["checkpoint"] = Path(flags["checkpoint"]) if flags["checkpoint"] else None
+        flags["retry"] = frozenset(map(Status, flags["retry"]))
+        flags = {_RENAMED.get(name, name): value for name, value in flags.items()}
+        arguments = cls(**{field.name: flags[field.name] for field in fields(cls)})
+        arguments._check()
+        return arguments
+
+    def _check(self) -> None:
+        try:
+            MeasurementPolicy(self.warmup, self.iters, self.err_ratio, self.timeout)
+            RunPolicy(self.batch)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if not self.tune_files:
+            raise UsageError("--tune_file names no file")
+        if self.mp < 0:
+            raise UsageError(f"--mp is {self.mp}; expected 0 (every device) or more")
+        for name in ("candidate_timeout", "budget"):
+            seconds = getattr(self, name)
+            if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
+                raise UsageError(f"--{name} is {seconds}; expected seconds above 0")
+        if self.profile_file in self.tune_files:
+            raise UsageError(f"--profile_file and --tune_file are both {self.profile_file}; expected two files")
+
+
+def check_writable(path: Path, flag: str) -> None:
+    """Makes sure that ``path`` can be written, without leaving anything behind.
+
+    Raises:
+        UsageError: its directory is missing or not writable, or it is something other than a file.
+    """
+    directory = path.parent
+    if path.is_dir():
+        raise UsageError(f"{flag} {path}: is a directory; expected a file")
+    if not directory.is_dir():
+        raise UsageError(f"{flag} {path}: cannot be written, there is no directory {directory}; create it first")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise UsageError(f"{flag} {path}: cannot be written, permission denied")
+    # Not by permission bits: root passes those, and a read-only file system is only found by trying.
+    probe = directory / f".{path.name}.{os.getpid()}.probe"
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: cannot be written, {error.strerror or error}") from None

@@ -1,0 +1,146 @@
+"""What became of each shape and of the run: the values that reports are made of."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
+from typing import Any
+
+from aiter_tuning.measurement import Measurement
+from aiter_tuning.status import Status
+
+
+class ExitCode(IntEnum):
+    """What the process says when it ends."""
+
+    done = 0
+    no_correct_candidate = 1
+    usage = 2
+    interrupted = 3
+    no_device = 4
+    write_failed = 5
+
+
+class Verdict(StrEnum):
+    """What became of one shape."""
+
+    promoted = "promoted"
+    """A challenger beat the incumbent; the row names it."""
+    retained = "retained"
+    """The incumbent stays; without a published row the default's own row is written."""
+    failed = "failed"
+    """No candidate is correct; no row."""
+    incomplete = "incomplete"
+    """Candidates are left to measure; a rerun goes on with them."""
+
+
+@dataclass(frozen=True)
+class FailureCause:
+    """Candidates that failed alike, told by the first of them."""
+
+    status: Status
+    count: int
+    detail: str
+    shape: str
+    candidate: str
+
+
+@dataclass(frozen=True)
+class ShapeOutcome:
+    """One shape at the end of its group."""
+
+    label: str
+    shape: Mapping[str, Any]
+    verdict: Verdict
+    reason: str
+    winner: str | None = None
+    us: float | None = None
+    default: str = ""
+    default_us: float | None = None
+    """None where the default was not measured, or failed."""
+    counts: Mapping[Status, int] = field(default_factory=dict)
+    resumed: int = 0
+    """Candidates whose result was on record already."""
+    published: bool = False
+    """Whether a row was written."""
+
+    @property
+    def gain_pct(self) -> float | None:
+        """How much less time than the default, in percent."""
+        if self.us is None or not self.default_us:
+            return None
+        return (self.default_us - self.us) * 100 / self.default_us
+
+
+@dataclass(frozen=True)
+class LaneTime:
+    """Seconds of one lane by what it did."""
+
+    name: str
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The whole run."""
+
+    family: str
+    device: str
+    exit_code: ExitCode
+    shapes: tuple[ShapeOutcome, ...] = ()
+    already_tuned: int = 0
+    causes: tuple[FailureCause, ...] = ()
+    lanes: tuple[LaneTime, ...] = ()
+    elapsed_s: float = 0.0
+    tune_file: str = ""
+    record_file: str = ""
+    """The checkpoint, or the profile that it became."""
+    message: str = ""
+    """What a person should do next; empty if nothing."""
+
+    @property
+    def counts(self) -> dict[Status, int]:
+        """Candidates by status."""
+        total: Counter[Status] = Counter()
+        for shape in self.shapes:
+            total.update(shape.counts)
+        return {status: total[status] for status in Status if total[status]}
+
+
+# Figures and addresses differ between failures that are the same to a person.
+_VARIABLE = re.compile(r"0x[0-9a-fA-F]+|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+def gather_causes(failures: Iterable[tuple[str, str, Measurement]]) -> tuple[FailureCause, ...]:
+    """Causes of ``(shape label, candidate, measurement)``, the most frequent first; each keeps its first example."""
+    return merge_causes(
+        (),
+        [FailureCause(measurement.status, 1, measurement.detail, shape, name) for shape, name, measurement in failures],
+    )
+
+
+def merge_causes(known: Iterable[FailureCause], more: Iterable[FailureCause]) -> tuple[FailureCause, ...]:
+    """Counts of equal causes added up, the most frequent first; the example is the one that was known first."""
+    merged: dict[tuple[Status, str], FailureCause] = {}
+    for cause in (*known, *more):
+        same = (cause.status, _VARIABLE.sub("#", cause.detail))
+        first = merged.get(same)
+        merged[same] = cause if first is None else replace(first, count=first.count + cause.count)
+    return tuple(sorted(merged.values(), key=lambda cause: -cause.count))
+
+
+def exit_code_of(
+    shapes: Iterable[ShapeOutcome], *, stopped: bool = False, no_lanes: bool = False, write_failed: bool = False
+) -> ExitCode:
+    """The exit code of a run: what stopped it first, then what a rerun would do, then what no rerun helps."""
+    if write_failed:
+        return ExitCode.write_failed
+    verdicts = {shape.verdict for shape in shapes}
+    if no_lanes:
+        return ExitCode.no_device
+    if stopped or Verdict.incomplete in verdicts:
+        return ExitCode.interrupted
+    return ExitCode.no_correct_candidate if Verdict.failed in verdicts else ExitCode.done

@@ -1,0 +1,123 @@
+"""From a choice to a row in the tuned CSV, and the proof that a lookup finds it there.
+
+Rows gather here and are written together: at least every ``batch`` shapes, every few seconds in which a shape ended,
+and at the end. The checkpoint covers what has not been written yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from aiter_tuning.devices.device import Device
+from aiter_tuning.keys import Key
+from aiter_tuning.measurement import Measurement
+from aiter_tuning.tables.tuned import TunedCsv, TunedRow
+from aiter_tuning.tuner.family import Candidate, Work
+from aiter_tuning.tuner.plan import ShapePlan
+
+WRITE_EVERY_S = 5.0
+
+
+class WriteFailedError(RuntimeError):
+    """Results could not be written; what was written before is whole."""
+
+
+class LookupFailedError(WriteFailedError):
+    """A row that was just written is not what a lookup finds."""
+
+
+def rates(work: Work, us: float) -> tuple[float, float]:
+    """TFLOP/s and GB/s of one call, rounded to two decimals as in upstream's tables."""
+    return round(work.flops / us / 1e6, 2), round(work.bytes / us / 1e3, 2)
+
+
+def tuned_row(plan: ShapePlan, candidate: Candidate, measurement: Measurement, device: Device) -> TunedRow:
+    """The row that says: on this device, run this shape with this candidate."""
+    tflops, bw = rates(plan.work, measurement.us)
+    return TunedRow(
+        gfx=device.gfx,
+        cu_num=device.cu_num,
+        gpu_model=device.gpu_model,
+        shape=dict(plan.shape),
+        kernelId=candidate.kernel_id,
+        splitK=candidate.split_k,
+        us=round(measurement.us, 4),
+        kernelName=candidate.name,
+        tflops=tflops,
+        bw=bw,
+        errRatio=round(measurement.err_ratio, 4),
+        config=dict(candidate.config),
+    )
+
+
+class Publisher:
+    """Writes rows in batches, and checks them at the end."""
+
+    def __init__(
+        self,
+        path: Path,
+        key: Key,
+        *,
+        batch: int,
+        sort: bool = False,
+        every_s: float = WRITE_EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._table = TunedCsv(path, key)
+        self._path = path
+        self._key = key
+        self._batch = batch
+        self._sort = sort
+        self._every_s = every_s
+        self._clock = clock
+        self._waiting: list[TunedRow] = []
+        self._last_write = clock()
+        self.written: list[TunedRow] = []
+
+    def add(self, row: TunedRow) -> None:
+        """Takes a row; it is on disk at the latest a batch later."""
+        self._waiting.append(row)
+        self.write_if_due()
+
+    def write_if_due(self) -> None:
+        """Writes what waits if there is enough of it or it has waited long enough."""
+        if len(self._waiting) >= self._batch or self._clock() - self._last_write >= self._every_s:
+            self.write()
+
+    def write(self) -> None:
+        """Writes what waits.
+
+        Raises:
+            WriteFailedError: the file could not be replaced; it is as it was.
+        """
+        if not self._waiting:
+            return
+        try:
+            self._table.update(self._waiting, sort=self._sort)
+        except OSError as error:
+            raise WriteFailedError(f"{self._path}: could not be written: {error.strerror or error}") from error
+        self.written += self._waiting
+        self._waiting = []
+        self._last_write = self._clock()
+
+    def check(self) -> None:
+        """Looks up every written row as serving would, in a table read afresh.
+
+        Raises:
+            LookupFailedError: a row is missing or another one is found in its place.
+        """
+        if not self.written:
+            return
+        table = TunedCsv(self._path, self._key)
+        latest = {(*self._key.values(row.shape), row.gfx, row.cu_num, row.gpu_model): row for row in self.written}
+        for row in latest.values():
+            found = table.find(row.gfx, row.cu_num, row.gpu_model, row.shape)
+            if found is None or (found.kernelName, found.us) != (row.kernelName, row.us):
+                what = "nothing" if found is None else f"{found.kernelName} at {found.us} us"
+                raise LookupFailedError(
+                    f"{self._path}: a lookup of {self._key.label(row.shape)} on {row.gfx}/{row.cu_num} {row.gpu_model} "
+                    f"finds {what} instead of {row.kernelName} at {row.us} us, which this run wrote; was the file "
+                    "changed meanwhile?"
+                )

@@ -1,0 +1,69 @@
+"""Opening the record of a run: this run's checkpoint, an interrupted one's, or a finished one's for ``--retry``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aiter_tuning.keys import Key
+from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint
+from aiter_tuning.tuner.arguments import TuneArguments, UsageError
+from aiter_tuning.tuner.reporter import Reporter
+
+_LINES_WITHOUT_ROWS = 2
+"""The header, and the row that names the run."""
+
+
+def checkpoint_path(arguments: TuneArguments) -> Path:
+    """Where the checkpoint lies: beside the tuned CSV, unless ``--checkpoint`` says otherwise."""
+    return arguments.checkpoint or arguments.tune_file.with_name(f"{arguments.tune_file.stem}.checkpoint.csv")
+
+
+def has_record(arguments: TuneArguments) -> bool:
+    """Whether an earlier run left something that may have to be continued."""
+    return checkpoint_path(arguments).exists() or bool(arguments.retry)
+
+
+def open_record(arguments: TuneArguments, key: Key, fingerprint: RunFingerprint, reporter: Reporter) -> Checkpoint:
+    """The checkpoint of this run; what had to be set aside or dropped for it is told to the reporter.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    try:
+        checkpoint = Checkpoint.open(
+            arguments.tune_file,
+            key,
+            fingerprint,
+            path=arguments.checkpoint,
+            fresh=arguments.fresh,
+            with_profile=bool(arguments.retry),
+        )
+    except OSError as error:
+        path = checkpoint_path(arguments)
+        raise UsageError(f"{path}: the checkpoint cannot be opened, {error.strerror or error}") from error
+    if checkpoint.set_aside is not None:
+        reporter.note(_set_aside_text(checkpoint))
+    if checkpoint.dropped_tail is not None:
+        reporter.note(f"{checkpoint.path}: dropped its unterminated last line {checkpoint.dropped_tail[:60]!r}")
+    for warning in checkpoint.warnings:
+        reporter.note(warning)
+    if checkpoint.path != checkpoint_path(arguments):
+        reporter.note(f"another process uses {checkpoint_path(arguments)}; this run keeps {checkpoint.path}")
+    return checkpoint
+
+
+def discard_if_empty(checkpoint: Checkpoint) -> None:
+    """Removes a checkpoint without any row of a candidate: a run that had nothing to do leaves nothing behind."""
+    with checkpoint.path.open("rb") as file:
+        lines = sum(1 for _, _ in zip(file, range(_LINES_WITHOUT_ROWS + 1), strict=False))
+    if lines <= _LINES_WITHOUT_ROWS:
+        checkpoint.path.unlink()
+
+
+def _set_aside_text(checkpoint: Checkpoint) -> str:
+    aside = checkpoint.set_aside
+    assert aside is not None
+    if not aside.differing:
+        return f"starting anew; the earlier checkpoint is now {aside.path}"
+    changes = "; ".join(f"{name}: {old or 'none'} -> {new or 'none'}" for name, (old, new) in aside.differing.items())
+    return f"starting anew: the earlier checkpoint, now {aside.path}, was measured under other conditions ({changes})"

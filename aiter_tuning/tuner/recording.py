@@ -1,0 +1,220 @@
+"""The tuner's eyes on the pool: every moment of a run goes to the checkpoint first, then to whoever watches.
+
+::
+
+    before_start ─▶ checkpoint "started"   (on file before the worker hears of it)
+    measured     ─▶ checkpoint "finished"  (on file before the lane starts anything else)
+    stopped      ─▶ checkpoint "stopped"   (a person ended the run: no suspicion)
+    group_ended  ─▶ choose ─▶ publisher, profile; checkpoint synced
+    tick         ─▶ publisher, if rows have waited long enough
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from aiter_tuning.devices.device import Device
+from aiter_tuning.measurement import Measurement
+from aiter_tuning.pool.watcher import LaneView, Watcher
+from aiter_tuning.status import Status
+from aiter_tuning.tables.checkpoint import Checkpoint
+from aiter_tuning.tuner.choice import Choice, choose
+from aiter_tuning.tuner.family import Candidate
+from aiter_tuning.tuner.outcome import FailureCause, ShapeOutcome, Verdict, gather_causes, merge_causes
+from aiter_tuning.tuner.plan import ShapePlan
+from aiter_tuning.tuner.profile_file import ProfileFile
+from aiter_tuning.tuner.publishing import Publisher, WriteFailedError, tuned_row
+from aiter_tuning.tuner.reporter import Reporter
+
+MOST_CAUSES = 1000
+"""Distinct causes of failure that are kept for the summary."""
+
+
+@dataclass
+class ShapeRun:
+    """One shape while it is being tuned."""
+
+    plan: ShapePlan
+    fingerprints: Mapping[str, str]
+    todo: tuple[Candidate, ...]
+    """What the group holds; its indices count in here."""
+    attempts: Mapping[str, int]
+    """Attempts on record from earlier runs."""
+    results: dict[str, Measurement]
+    """By candidate; starts with what is on record."""
+    resumed: int
+    convicted: Mapping[str, Measurement] = field(default_factory=dict)
+    """Verdicts that follow from the record and are still to be put there."""
+
+
+class Recorder(Watcher):
+    """Records a run's candidates and publishes its shapes."""
+
+    def __init__(
+        self,
+        runs: Sequence[ShapeRun],
+        group_runs: Sequence[int],
+        *,
+        checkpoint: Checkpoint,
+        publisher: Publisher,
+        profile: ProfileFile | None,
+        reporter: Reporter,
+        device: Device,
+        err_ratio: float,
+        publish_incomplete: bool,
+    ) -> None:
+        self._runs = runs
+        self._group_runs = group_runs
+        """Which run each of the pool's groups is."""
+        self._checkpoint = checkpoint
+        self._publisher = publisher
+        self._profile = profile
+        self._reporter = reporter
+        self._device = device
+        self._err_ratio = err_ratio
+        self._publish_incomplete = publish_incomplete
+        self.outcomes: dict[int, ShapeOutcome] = {}
+        self.causes: tuple[FailureCause, ...] = ()
+        self._running: dict[int, int] = {}
+        """The candidate that each group has handed out."""
+
+    # What the pool tells.
+
+    def before_start(self, group: int, index: int, attempt: int, lane: str) -> None:
+        run, candidate = self._find(group, index)
+        name = candidate.name
+        attempt += run.attempts.get(name, 0)
+        shape, fingerprint = run.plan.shape, run.fingerprints[name]
+        self._record(lambda: self._checkpoint.started(shape, name, attempt=attempt, fingerprint=fingerprint))
+        self._running[group] = index
+        self._reporter.candidate_started(self._group_runs[group], index, lane)
+
+    def measured(self, group: int, index: int, measurement: Measurement) -> None:
+        if not measurement.status.is_terminal:
+            # The group's clock ran out. Nobody is blamed: the candidate that was running must not become a suspect.
+            if self._running.pop(group, None) == index:
+                self.stopped(group, index, measurement.attempt)
+            return
+        self._running.pop(group, None)
+        run, candidate = self._find(group, index)
+        name = candidate.name
+        measurement = replace(measurement, attempt=measurement.attempt + run.attempts.get(name, 0))
+        self.put_on_record(run, name, measurement)
+        self._reporter.candidate_measured(self._group_runs[group], index, measurement)
+
+    def stopped(self, group: int, index: int, attempt: int) -> None:
+        run, candidate = self._find(group, index)
+        name = candidate.name
+        attempt += run.attempts.get(name, 0)
+        shape, fingerprint = run.plan.shape, run.fingerprints[name]
+        self._record(lambda: self._checkpoint.stopped(shape, name, attempt=attempt, fingerprint=fingerprint))
+
+    def group_ended(self, group: int, results: Sequence[Measurement]) -> None:
+        self.conclude(self._group_runs[group])
+
+    def output(self, group: int, index: int, text: str) -> None:
+        self._reporter.candidate_printed(self._group_runs[group], index, text)
+
+    def note(self, text: str) -> None:
+        self._reporter.note(text)
+
+    def tick(self, lanes: Sequence[LaneView]) -> None:
+        self._publisher.write_if_due()
+        self._reporter.tick(
+            [lane if lane.group is None else lane._replace(group=self._group_runs[lane.group]) for lane in lanes]
+        )
+
+    # What follows from it.
+
+    def put_on_record(self, run: ShapeRun, name: str, measurement: Measurement) -> None:
+        """Writes a candidate's verdict to the checkpoint and keeps it for the choice."""
+        shape, fingerprint = run.plan.shape, run.fingerprints[name]
+        self._record(lambda: self._checkpoint.finished(shape, name, measurement, fingerprint=fingerprint))
+        run.results[name] = measurement
+
+    def conclude_resumed(self) -> None:
+        """Concludes the shapes that have nothing left to measure."""
+        for index, run in enumerate(self._runs):
+            for name, measurement in run.convicted.items():
+                self.put_on_record(run, name, measurement)
+            if not run.todo:
+                self.conclude(index)
+
+    def conclude_rest(self) -> None:
+        """Concludes the shapes that the pool did not come to."""
+        for index in range(len(self._runs)):
+            if index not in self.outcomes:
+                self.conclude(index)
+
+    def publish_all(self) -> None:
+        """Writes the rows that still wait, and looks up every row written."""
+        self._publisher.write()
+        self._publisher.check()
+
+    def conclude(self, index: int) -> ShapeOutcome:
+        """Chooses for one shape from the results it has, and publishes what may be published."""
+        run = self._runs[index]
+        plan = run.plan
+        self._record(self._checkpoint.sync)
+        missing = [name for name in plan.names if name not in run.results]
+        choice = choose(plan.names, run.results, plan.incumbent, err_ratio=self._err_ratio)
+        verdict = _verdict(choice, bool(missing))
+        published = self._may_publish(plan, choice, missing)
+        if published and choice.winner is not None:
+            row = tuned_row(plan, plan.candidate(choice.winner), run.results[choice.winner], self._device)
+            self._publisher.add(row)
+        if self._profile is not None and not missing:
+            self._profile.append(plan, run.results)
+        default = run.results.get(plan.default)
+        counts: Counter[Status] = Counter(measurement.status for measurement in run.results.values())
+        counts[Status.not_run] += len(missing)
+        outcome = ShapeOutcome(
+            label=plan.label,
+            shape=plan.shape,
+            verdict=verdict,
+            reason=f"{len(missing)} of {len(plan.names)} candidates not run" if missing else choice.reason,
+            winner=choice.winner,
+            us=run.results[choice.winner].us if choice.winner is not None else None,
+            default=plan.default,
+            default_us=default.us if default is not None and default.status is Status.ok else None,
+            counts={status: count for status, count in counts.items() if count},
+            resumed=run.resumed,
+            published=published,
+        )
+        self.outcomes[index] = outcome
+        failures = ((plan.label, n, m) for n, m in run.results.items() if m.status is not Status.ok)
+        self.causes = merge_causes(self.causes, gather_causes(failures))[:MOST_CAUSES]
+        self._reporter.shape_ended(index, outcome)
+        run.results = {}  # thousands of shapes: what is needed is on record
+        return outcome
+
+    def _may_publish(self, plan: ShapePlan, choice: Choice, missing: Sequence[str]) -> bool:
+        if choice.winner is None:
+            return False
+        if plan.published is not None:
+            # A published row is only replaced by what was measured beside it, and not touched when it is retained.
+            return choice.promoted and plan.incumbent not in missing and (self._publish_incomplete or not missing)
+        return self._publish_incomplete or not missing
+
+    def _find(self, group: int, index: int) -> tuple[ShapeRun, Candidate]:
+        run = self._runs[self._group_runs[group]]
+        return run, run.todo[index]
+
+    def _record(self, write: Callable[[], Any]) -> None:
+        try:
+            write()
+        except OSError as error:
+            raise WriteFailedError(
+                f"{self._checkpoint.path}: could not be written: {error.strerror or error}"
+            ) from error
+
+
+def _verdict(choice: Choice, incomplete: bool) -> Verdict:
+    if incomplete:
+        return Verdict.incomplete
+    if choice.winner is None:
+        return Verdict.failed
+    return Verdict.promoted if choice.promoted else Verdict.retained

@@ -1,0 +1,88 @@
+"""What the tuner tells about a run while it goes on; how that is shown is the business of ``report``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiter_tuning.measurement import Measurement
+from aiter_tuning.pool.watcher import LaneView
+from aiter_tuning.tuner.outcome import ShapeOutcome
+
+
+@dataclass(frozen=True)
+class PlannedShape:
+    """One shape, as it is about to be tuned."""
+
+    label: str
+    candidates: tuple[str, ...]
+    """Those left to measure, in order; :class:`LaneView.index` counts in them."""
+    resumed: int
+    """Those on record already."""
+    incumbent: str
+
+
+@dataclass(frozen=True)
+class RunOverview:
+    """The run, before its first candidate."""
+
+    family: str
+    device: str
+    lanes: int
+    shapes: tuple[PlannedShape, ...]
+    """Numbered as in :class:`LaneView.group`."""
+    already_tuned: int
+
+    @property
+    def candidates(self) -> int:
+        return sum(len(shape.candidates) for shape in self.shapes)
+
+
+class Reporter(Protocol):
+    """Called in the parent's loop: be quick, and raise only what should stop the run."""
+
+    def note(self, text: str) -> None:
+        """A line for a person: something was skipped, a worker died."""
+
+    def run_started(self, overview: RunOverview) -> None: ...
+
+    def candidate_started(self, shape: int, candidate: int, lane: str) -> None: ...
+
+    def candidate_measured(self, shape: int, candidate: int, measurement: Measurement) -> None: ...
+
+    def candidate_printed(self, shape: int, candidate: int, text: str) -> None: ...
+
+    def shape_ended(self, shape: int, outcome: ShapeOutcome) -> None: ...
+
+    def tick(self, lanes: Sequence[LaneView]) -> None: ...
+
+    def run_ended(self) -> None: ...
+
+
+class Silent:
+    """Reports nothing."""
+
+    def note(self, text: str) -> None:
+        pass
+
+    def run_started(self, overview: RunOverview) -> None:
+        pass
+
+    def candidate_started(self, shape: int, candidate: int, lane: str) -> None:
+        pass
+
+    def candidate_measured(self, shape: int, candidate: int, measurement: Measurement) -> None:
+        pass
+
+    def candidate_printed(self, shape: int, candidate: int, text: str) -> None:
+        pass
+
+    def shape_ended(self, shape: int, outcome: ShapeOutcome) -> None:
+        pass
+
+    def tick(self, lanes: Sequence[LaneView]) -> None:
+        pass
+
+    def run_ended(self) -> None:
+        pass

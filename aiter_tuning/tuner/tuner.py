@@ -1,0 +1,332 @@
+"""One family's run: shapes in, tuned rows out, resumable at every moment.
+
+::
+
+    untuned CSV ─ shapes ─▶ plan ─▶ remaining (record) ─▶ groups ─▶ pool ─▶ recorder ─▶ tuned CSV ─▶ look-up of each row
+                              ▲                                                  │
+                          family: candidates                                checkpoint, one row per candidate
+
+This module only puts the parts in order: ``plan`` (what to try), ``resume`` (what is left), ``tasks`` (for the
+workers), ``recording`` (what came of it), ``choice`` and ``publishing``. Nothing here imports torch or touches a
+device; workers are started before anything slow is done, since they take seconds to import it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from aiter_tuning.devices.device import Device
+from aiter_tuning.devices.discovery import discover
+from aiter_tuning.keys import Shape
+from aiter_tuning.measure.plan import MeasurePlan
+from aiter_tuning.measure.statistics import StopRule
+from aiter_tuning.pool.pool import Pool
+from aiter_tuning.pool.watcher import Clocks, RunEnd, RunOutcome
+from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint
+from aiter_tuning.tables.shapes import read_shapes
+from aiter_tuning.tables.tuned import TunedCsv, TunedRow
+from aiter_tuning.tuner.arguments import ARG_DEFAULTS, TuneArguments, UsageError, check_writable
+from aiter_tuning.tuner.family import Family
+from aiter_tuning.tuner.family_reference import reference_of
+from aiter_tuning.tuner.fingerprint import candidate_fingerprints, run_fields
+from aiter_tuning.tuner.outcome import ExitCode, LaneTime, RunSummary, ShapeOutcome, Verdict, exit_code_of
+from aiter_tuning.tuner.plan import plan_shape, serving_shapes
+from aiter_tuning.tuner.profile_file import ProfileFile
+from aiter_tuning.tuner.publishing import Publisher, WriteFailedError
+from aiter_tuning.tuner.record import discard_if_empty, has_record, open_record
+from aiter_tuning.tuner.recording import Recorder, ShapeRun
+from aiter_tuning.tuner.reporter import PlannedShape, Reporter, RunOverview, Silent
+from aiter_tuning.tuner.resume import remaining_work
+from aiter_tuning.tuner.tasks import FamilyTasks, ShapeGroups
+from aiter_tuning.tuning_policy import SAMPLE_SEED
+
+TIMER = "wall"
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a run has been asked to do, on which devices, and what serving finds there today."""
+
+    arguments: TuneArguments
+    devices: tuple[Device, ...]
+    shapes: tuple[Shape, ...]
+    published: tuple[TunedRow | None, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def device(self) -> Device:
+        return self.devices[0]
+
+    @property
+    def untuned(self) -> int:
+        return self.published.count(None)
+
+
+class TunerCommon:
+    """Tunes one family.
+
+    Args:
+        family: the operator.
+
+    ``ARG_DEFAULTS`` holds the default of every flag; a family overrides some with ``arg_defaults``.
+    """
+
+    ARG_DEFAULTS = ARG_DEFAULTS
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self._reference = reference_of(family)
+        self._pool: Pool | None = None
+        self._stop = False
+
+    @staticmethod
+    def measurement_kwargs(args: argparse.Namespace | TuneArguments, use_cuda_event: bool = False) -> dict[str, Any]:
+        """What a task's kwargs must hold for ``--warmup`` and ``--iters`` to reach the timer."""
+        return {"num_warmup": args.warmup, "num_iters": args.iters, "use_cuda_event": use_cuda_event}
+
+    def request_stop(self) -> None:
+        """Ends the run soon, resumable. From a signal handler or another thread."""
+        self._stop = True
+        if self._pool is not None:
+            self._pool.request_stop()
+
+    def overview(self, args: argparse.Namespace | Mapping[str, Any]) -> RunOverview:
+        """What a run would do, from its files and the family alone; writes nothing, starts no process.
+
+        Raises:
+            UsageError, CsvError, FamilyError: it could not be done as asked.
+            NoDeviceError: there is nothing to measure on.
+        """
+        work = self._read(TuneArguments.of(args, self.family))
+        plans = [
+            plan_shape(self.family, shape, work.device, row)
+            for shape, row in zip(work.shapes, work.published, strict=True)
+            if row is None or work.arguments.retune
+        ]
+        planned = tuple(
+            PlannedShape(p.label, tuple(c.name for c in p.measuring_order()), 0, p.incumbent) for p in plans
+        )
+        return RunOverview(
+            self.family.name, _name(work.device), len(work.devices), planned, len(work.shapes) - len(plans)
+        )
+
+    def run(
+        self,
+        args: argparse.Namespace | Mapping[str, Any],
+        reporter: Reporter | None = None,
+        pool: Pool | None = None,
+    ) -> RunSummary:
+        """Tunes what is not tuned yet.
+
+        Args:
+            args: flags by their long names, see ``ARG_DEFAULTS``.
+            reporter: is told what happens.
+            pool: an open pool to use instead of one for this run.
+
+        Raises:
+            UsageError, CsvError, FamilyError: it cannot be done as asked; nothing was written.
+            NoDeviceError: there is nothing to measure on.
+        """
+        began = time.monotonic()
+        reporter = reporter or Silent()
+        arguments = TuneArguments.of(args, self.family)
+        work = self._read(arguments, pool)
+        check_writable(arguments.tune_file, "--tune_file")
+        if arguments.checkpoint is not None:
+            check_writable(arguments.checkpoint, "--checkpoint")
+        profile = None
+        if arguments.profile_file is not None:
+            check_writable(arguments.profile_file, "--profile_file")
+            profile = ProfileFile(arguments.profile_file, self.family.key, work.device)
+        for note in work.notes:
+            reporter.note(note)
+        try:
+            return self._tune(work, profile, reporter, pool, began)
+        finally:
+            self._pool = None
+
+    def _read(self, arguments: TuneArguments, pool: Pool | None = None) -> _Work:
+        """Everything that can be wrong with a request, found before anything is started or written."""
+        if not arguments.untune_file.is_file():
+            raise UsageError(f"--untune_file {arguments.untune_file}: no such file; expected a CSV file of shapes")
+        try:
+            file = read_shapes(arguments.untune_file, self.family.key)
+        except OSError as error:
+            raise UsageError(f"--untune_file {arguments.untune_file}: {error.strerror or error}") from error
+        devices = pool.devices if pool is not None else self._devices(arguments)
+        device = devices[0]
+        shapes, notes = serving_shapes(self.family, file.shapes)
+        tables = [TunedCsv(path, self.family.key) for path in arguments.tune_files]
+        published = []
+        for shape in shapes:
+            rows = (table.find(device.gfx, device.cu_num, device.gpu_model, shape) for table in tables)
+            published.append(next((row for row in rows if row is not None), None))
+        warnings = [*file.warnings, *(warning for table in tables for warning in table.warnings)]
+        return _Work(arguments, devices, tuple(shapes), tuple(published), (*warnings, *notes))
+
+    def _devices(self, arguments: TuneArguments) -> tuple[Device, ...]:
+        wanted = arguments.device
+        if wanted is None:
+            return discover(None if "cpu" not in self.family.devices else "cpu", arguments.mp)
+        if wanted in ("cpu", "cuda", "hip"):
+            if wanted not in self.family.devices:
+                runs_on = ", ".join(self.family.devices)
+                raise UsageError(f"--device {wanted}: {self.family.name} runs on {runs_on} only")
+            return discover(wanted, arguments.mp)
+        return discover(wanted.split(","), arguments.mp)
+
+    def _tune(
+        self, work: _Work, profile: ProfileFile | None, reporter: Reporter, pool: Pool | None, began: float
+    ) -> RunSummary:
+        arguments, device = work.arguments, work.device
+        summary = RunSummary(self.family.name, _name(device), ExitCode.done, tune_file=str(arguments.tune_file))
+        with ExitStack() as stack:
+            if not (work.untuned or (work.shapes and (arguments.retune or has_record(arguments)))):
+                return replace(summary, already_tuned=len(work.shapes), elapsed_s=time.monotonic() - began)
+            checkpoint = open_record(arguments, self.family.key, self._fingerprint(work), reporter)
+            stack.callback(checkpoint.close)
+            if pool is None:
+                pool = stack.enter_context(Pool(devices=work.devices))
+            self._pool = pool
+            runs, already = self._remaining(work, checkpoint)
+            tasks = FamilyTasks(
+                self.family, self._reference, seed=SAMPLE_SEED, kwargs=self.measurement_kwargs(arguments)
+            )
+            groups = ShapeGroups(tasks, [run.plan for run in runs], [run.todo for run in runs])
+            publisher = Publisher(arguments.tune_file, self.family.key, batch=arguments.batch, sort=arguments.sort)
+            recorder = Recorder(
+                runs,
+                groups.numbers,
+                checkpoint=checkpoint,
+                publisher=publisher,
+                profile=profile,
+                reporter=reporter,
+                device=device,
+                err_ratio=arguments.err_ratio,
+                publish_incomplete=arguments.budget is not None,
+            )
+            reporter.run_started(self._started(work, runs, already))
+            end, message = self._measure(groups, recorder, pool, arguments, began)
+            shapes = tuple(recorder.outcomes[index] for index in sorted(recorder.outcomes))
+            write_failed = end is None
+            record_file = checkpoint.path
+            if not runs:
+                discard_if_empty(checkpoint)
+            elif not write_failed and all(shape.verdict is not Verdict.incomplete for shape in shapes):
+                record_file = checkpoint.complete()
+            summary = replace(
+                summary,
+                exit_code=exit_code_of(
+                    shapes,
+                    stopped=end is RunEnd.interrupted,
+                    no_lanes=end is RunEnd.no_lanes,
+                    write_failed=write_failed,
+                ),
+                shapes=shapes,
+                already_tuned=already,
+                causes=recorder.causes,
+                lanes=tuple(LaneTime(view.name, view.busy) for lane in pool.lanes for view in (lane.view(),)),
+                record_file=str(record_file) if runs else "",
+                message=message,
+            )
+        reporter.run_ended()
+        return replace(summary, elapsed_s=time.monotonic() - began)
+
+    def _measure(
+        self, groups: ShapeGroups, recorder: Recorder, pool: Pool, arguments: TuneArguments, began: float
+    ) -> tuple[RunEnd | None, str]:
+        """Measures and publishes; how it ended (None: results could not be written) and what to do about it."""
+        budget_s = None if arguments.budget is None else max(0.0, arguments.budget - (time.monotonic() - began))
+        plan = MeasurePlan(
+            err_ratio=arguments.err_ratio,
+            seed=SAMPLE_SEED,
+            early_stop=StopRule(),
+            warmup=arguments.warmup,
+            iters=arguments.iters,
+            timer=TIMER,
+        )
+        try:
+            recorder.conclude_resumed()
+            outcome = RunOutcome(RunEnd.interrupted) if self._stop else RunOutcome(RunEnd.done)
+            if len(groups) and not self._stop:
+                clocks = Clocks(group_s=arguments.timeout, candidate_s=arguments.candidate_timeout)
+                outcome = pool.run(groups, plan, clocks, on_fault="continue", watcher=recorder, budget_s=budget_s)
+            recorder.conclude_rest()
+            recorder.publish_all()
+        except WriteFailedError as error:
+            return (
+                None,
+                f"{error}; what was measured is kept in the checkpoint: make room, then run the same command again",
+            )
+        return outcome.end, _advice(outcome, recorder.outcomes.values())
+
+    def _fingerprint(self, work: _Work) -> RunFingerprint:
+        arguments = work.arguments
+        return RunFingerprint(
+            run_fields(
+                self.family,
+                work.device,
+                warmup=arguments.warmup,
+                iters=arguments.iters,
+                err_ratio=arguments.err_ratio,
+                seed=SAMPLE_SEED,
+                timer=TIMER,
+            )
+        )
+
+    def _remaining(self, work: _Work, checkpoint: Checkpoint) -> tuple[list[ShapeRun], int]:
+        """What is left of each shape, and how many have a row and nothing left."""
+        runs = []
+        for shape, row in zip(work.shapes, work.published, strict=True):
+            plan = plan_shape(self.family, shape, work.device, row)
+            fingerprints = candidate_fingerprints(self.family, plan.candidates)
+            finished = checkpoint.finished_results(shape, fingerprints)
+            suspicions = checkpoint.suspects(shape, fingerprints)
+            if row is not None and not work.arguments.retune and not finished and not suspicions:
+                continue
+            attempts = checkpoint.attempts(shape)
+            left = remaining_work(plan.measuring_order(), finished, suspicions, attempts, work.arguments.retry)
+            if row is not None and not work.arguments.retune and not left.todo and not left.convicted:
+                continue
+            runs.append(
+                ShapeRun(
+                    plan=plan,
+                    fingerprints=fingerprints,
+                    todo=left.todo,
+                    attempts=attempts,
+                    results=dict(left.done),
+                    convicted=left.convicted,
+                    resumed=len(left.done),
+                )
+            )
+        return runs, len(work.shapes) - len(runs)
+
+    def _started(self, work: _Work, runs: Sequence[ShapeRun], already: int) -> RunOverview:
+        planned = (
+            PlannedShape(run.plan.label, tuple(c.name for c in run.todo), run.resumed, run.plan.incumbent)
+            for run in runs
+        )
+        return RunOverview(self.family.name, _name(work.device), len(work.devices), tuple(planned), already)
+
+
+def _name(device: Device) -> str:
+    """The device for a person."""
+    return f"{device.gpu_model} ({device.gfx}, {device.cu_num} {'cores' if device.torch_device == 'cpu' else 'CUs'})"
+
+
+def _advice(outcome: RunOutcome, shapes: Iterable[ShapeOutcome]) -> str:
+    """What a person should know about the end of a run, and do next."""
+    incomplete = sum(shape.verdict is Verdict.incomplete for shape in shapes)
+    left = f"{incomplete} shape{'s' if incomplete != 1 else ''} incomplete; run the same command again to go on"
+    if outcome.end is RunEnd.no_lanes:
+        return f"{outcome.reason}; {left}"
+    if outcome.end is RunEnd.interrupted:
+        return f"interrupted: {left}"
+    if outcome.end is RunEnd.budget:
+        return f"the budget is used up: {left}" if incomplete else ""
+    return left if incomplete else ""
