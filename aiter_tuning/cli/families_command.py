@@ -28,7 +28,7 @@ def _describe(name: str) -> dict[str, str]:
     except Exception as error:
         return {"name": name, "devices": "", "key": f"cannot be loaded: {type(error).__name__}: {error}", "about": ""}
     module_doc = __import__(type(family).__module__, fromlist=["__doc__"]).__doc__
-    about = type(family).__doc__ if "__doc__" in vars(type(family)) else module_doc
+    about = vars(type(family))["__doc__"] or module_doc  # not inherited from Family
     key = ", ".join(f.name if f.required else f"{f.name}={f.default}" for f in family.key.fields)
     about_lines = (about or "").strip().splitlines()
     return {
