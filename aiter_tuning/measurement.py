@@ -58,6 +58,10 @@ class Measurement:
     device: str = ""
     """Stable id of the device: a GPU's UUID, ``cpu:<cores>`` for a CPU lane."""
 
+    def __reduce__(self) -> tuple[type[Measurement], tuple[Any, ...]]:
+        # One travels for every candidate; a dataclass with slots would be restored field by field, in Python.
+        return Measurement, tuple(getattr(self, name) for name in self.__slots__)
+
     @classmethod
     def failed(cls, status: Status, detail: str, *, us: float | None = None, attempt: int = 1) -> Measurement:
         """A failure without a latency: -1 if the candidate itself said no, inf if it was lost (see ``Status``)."""

@@ -200,7 +200,6 @@ class SingleTasks(Sequence[Group]):
         if declared != len(tasks):
             raise ValueError(f"in_datas declares {declared} kernels but there are {len(tasks)} tasks")
         self._tasks = tasks
-        self._datas = [(count, data) for count, data in in_datas if data]
         self._ends: list[tuple[int, int, Any]] = []
         start = 0
         for count, data in in_datas:
@@ -210,6 +209,10 @@ class SingleTasks(Sequence[Group]):
 
     def __len__(self) -> int:
         return len(self._tasks)
+
+    def info(self, position: int) -> Any:
+        """The caller's name of a candidate."""
+        return self._tasks[position].info
 
     def __getitem__(self, position: Any) -> Any:
         task = self._tasks[position]
@@ -247,12 +250,17 @@ class _Collector(Watcher):
     def _place(self, group: int, index: int) -> int:
         return self._offsets[group] + index if self._offsets else group
 
+    def _info(self, group: int, index: int) -> Any:
+        if isinstance(self._groups, SingleTasks):
+            return self._groups.info(group)
+        return self._groups[group].tasks[index].info
+
     def _form(self, info: Any, measurement: Measurement) -> Any:
         result = measurement.result(info)
         return result if self._typed else tuple(result[:3])
 
     def measured(self, group: int, index: int, measurement: Measurement) -> None:
-        info = self._groups[group].tasks[index].info
+        info = self._info(group, index)
         result = self._form(info, measurement)
         self._results[self._place(group, index)] = result
         self._statuses[measurement.status] += 1
@@ -270,14 +278,13 @@ class _Collector(Watcher):
             logger.warning("%s %r: %s", measurement.status, info, measurement.detail)
 
     def group_ended(self, group: int, results: Sequence[Measurement]) -> None:
-        tasks = self._groups[group].tasks
         whole_group_lost = not self._typed and any(self._is_fault(result) for result in results)
         for index, result in enumerate(results):
             place = self._place(group, index)
             if whole_group_lost:
-                self._results[place] = (tasks[index].info, *_LOST)
+                self._results[place] = (self._info(group, index), *_LOST)
             elif not result.status.is_terminal:
-                self._results[place] = self._form(tasks[index].info, result)
+                self._results[place] = self._form(self._info(group, index), result)
                 self._statuses[result.status] += 1
 
     def _is_fault(self, result: Measurement) -> bool:
@@ -287,7 +294,7 @@ class _Collector(Watcher):
 
     def output(self, group: int, index: int, text: str) -> None:
         if self._verbose:
-            logger.info("%r printed: %s", self._groups[group].tasks[index].info, one_line(text))
+            logger.info("%r printed: %s", self._info(group, index), one_line(text))
 
     def note(self, text: str) -> None:
         logger.warning("%s", text)
@@ -295,12 +302,13 @@ class _Collector(Watcher):
     def results(self, reason: str) -> list[Any]:
         """All of them; groups that were never begun are ``not_run``."""
         missing = Measurement.failed(Status.not_run, reason)
-        for group in range(len(self._groups)):
-            for index in range(len(self._groups[group].tasks)) if self._offsets else (0,):
-                place = self._place(group, index)
-                if self._results[place] is None:
-                    self._results[place] = self._form(self._groups[group].tasks[index].info, missing)
-                    self._statuses[Status.not_run] += 1
+        if None in self._results:
+            for group in range(len(self._groups)):
+                for index in range(len(self._groups[group].tasks)):
+                    place = self._place(group, index)
+                    if self._results[place] is None:
+                        self._results[place] = self._form(self._info(group, index), missing)
+                        self._statuses[Status.not_run] += 1
         self._log_failures()
         return self._results
 

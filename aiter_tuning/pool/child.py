@@ -21,16 +21,17 @@ import os
 import pickle
 import resource
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from typing import Any
 
 from aiter_tuning.devices.device import DeviceKind, load_kind
 from aiter_tuning.measurement import Measurement
+from aiter_tuning.pool.channel import Channel
 from aiter_tuning.pool.messages import (
     Adopt,
     Bind,
@@ -40,7 +41,6 @@ from aiter_tuning.pool.messages import (
     FirstCallDone,
     Go,
     GroupPayload,
-    Hello,
     Measured,
     Open,
     Opened,
@@ -57,8 +57,8 @@ _BACKGROUND_NICE = 10
 
 
 def main() -> None:
-    """Entry point of a worker: ``argv`` is the package root, the pipe's descriptor and the parent's process id."""
-    pipe, parent = int(sys.argv[2]), int(sys.argv[3])
+    """Entry point of a worker: ``argv`` is package root, pipe, parent's process id, directory for large messages."""
+    pipe, parent, directory = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     _die_with(parent)
     faulthandler.enable()  # a segmentation fault then names the Python line that it happened in
     # The signal is forgotten across fork, so that a candidate's forked children would outlive us.
@@ -67,7 +67,7 @@ def main() -> None:
     sys.argv = [""]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed must survive os._exit
     try:
-        _Server(Connection(pipe)).serve()
+        _Server(Channel(socket.socket(fileno=pipe), directory)).serve()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone or has closed us
     os._exit(0)
@@ -128,22 +128,17 @@ def _import_in_background(names: tuple[str, ...]) -> None:
 
 
 class _Server:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, channel: Channel) -> None:
+        self._send = channel.send
+        self._receive = channel.receive
         self._kind: DeviceKind | None = None
         self._device_name = ""
         self._torch_device = "cpu"
         self._bench: Any = None
 
-    def _send(self, message: Any) -> None:
-        self._connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-
-    def _receive(self) -> Any:
-        return pickle.loads(self._connection.recv_bytes())
-
     def serve(self) -> None:
-        adopt(self._receive())
-        hello: Hello = self._receive()
+        surroundings, hello = self._receive()
+        adopt(surroundings)
         started = time.monotonic()
         self._kind = load_kind(hello.kind)
         if hello.device is not None:
@@ -163,8 +158,8 @@ class _Server:
             Close: self._close,
         }
         while True:
-            message = self._receive()
-            handlers[type(message)](message)
+            for message in self._receive():
+                handlers[type(message)](message)
 
     def _bind(self, message: Bind) -> None:
         assert self._kind is not None
@@ -181,11 +176,12 @@ class _Server:
 
     def _open(self, message: Open) -> None:
         self._send(Opened(message.group))
+        self._close(None)
         assert self._kind is not None
         try:
             from aiter_tuning.measure.group import GroupBench
 
-            payload: GroupPayload = pickle.loads(_read(message.payload))
+            payload: GroupPayload = pickle.loads(message.payload)
             self._bench = GroupBench(
                 payload.tasks,
                 payload.inputs_ids,
@@ -199,7 +195,7 @@ class _Server:
             self._bench = None
             self._send(OpenFailed(message.group, describe(error)))
 
-    def _close(self, message: Close) -> None:
+    def _close(self, message: Close | None) -> None:
         bench, self._bench = self._bench, None
         if bench is not None:
             bench.close()
@@ -236,12 +232,3 @@ class _Server:
     def _leave_if(self, leaving: bool) -> None:
         if leaving:  # every later answer from this context would be a lie
             os._exit(0)
-
-
-def _read(payload: bytes | str) -> bytes:
-    if isinstance(payload, bytes):
-        return payload
-    with open(payload, "rb") as file:
-        content = file.read()
-    os.unlink(payload)
-    return content

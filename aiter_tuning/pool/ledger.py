@@ -38,7 +38,7 @@ class Ledger:
     """What is known about the candidates of one group."""
 
     def __init__(self, group: Group, *, on_fault: OnFault, retries: int) -> None:
-        self._group = group
+        self.group = group
         self._on_fault = on_fault
         self._retries = retries
         self._results: list[Measurement | None] = [None] * len(group.tasks)
@@ -135,7 +135,7 @@ class Ledger:
         if phase == "opening":
             return list(self._queue)
         if phase in ("inputs", "reference"):
-            return [other for other in self._group.sharing(index, phase) if self._results[other] is None]
+            return [other for other in self.group.sharing(index, phase) if self._results[other] is None]
         return [index]
 
     def _after_death(self, index: int, phase: str, measurement: Measurement, *, stranger: bool) -> Verdicts:

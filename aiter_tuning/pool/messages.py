@@ -1,9 +1,4 @@
-"""What parent and worker say to each other.
-
-Each record is a NamedTuple; a message is its pickle. The parent speaks first and the worker answers, so that at most a
-few small messages are ever under way and neither side can block on a full pipe; what may be large (a group's tasks)
-travels by file beyond :data:`INLINE_BYTES`.
-"""
+"""What parent and worker say to each other; see :mod:`~aiter_tuning.pool.channel` for how."""
 
 from __future__ import annotations
 
@@ -12,10 +7,6 @@ from typing import Any, NamedTuple
 
 from aiter_tuning.devices.device import Device
 from aiter_tuning.measurement import Measurement
-
-INLINE_BYTES = 32 * 1024
-"""Larger group payloads go through a file, since a socket's buffer may be smaller than they are."""
-
 
 # parent → worker
 
@@ -44,11 +35,11 @@ class Bind(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Take a group. The worker answers ``Opened`` at once and loads it under the group's clock."""
+    """Drop the last group and take this one. The worker answers ``Opened`` at once and loads it under its clock."""
 
     group: int
-    payload: bytes | str
-    """Pickled :class:`GroupPayload`, or the path of a file that holds it, to be removed by the worker."""
+    payload: bytes
+    """Pickled :class:`GroupPayload`: loading it runs imports of the user's, so it waits for ``Opened``."""
 
 
 class GroupPayload(NamedTuple):
@@ -72,7 +63,7 @@ class Go(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Drop the group's inputs."""
+    """Drop the group's inputs: there is no other group to open."""
 
 
 # worker → parent

@@ -179,6 +179,7 @@ class Pool:
         assert lane.worker is not None
         now = surroundings(lane.kind.exec_environment(lane.device))
         if now != lane.worker.adopted:
+            lane.worker.adopted = now
             lane.worker.send(now)
 
     def ensure_standby(self, lane: Lane) -> None:
@@ -199,7 +200,10 @@ class Pool:
 
     def lane_of(self, worker: WorkerProcess) -> Lane | None:
         """The lane that the worker serves; None for a standby."""
-        return next((lane for lane in self.lanes if lane.worker is worker), None)
+        for lane in self.lanes:
+            if lane.worker is worker:
+                return lane
+        return None
 
     def drop_standby(self, worker: WorkerProcess) -> None:
         """Forgets a standby that died."""
@@ -208,7 +212,7 @@ class Pool:
 
     def release(self, worker: WorkerProcess) -> None:
         """Stops listening to a worker that is dead or given up."""
-        for fd in (worker.connection.fileno(), worker.sentinel, worker.output_fd):
+        for fd in (worker.channel.fileno(), worker.sentinel, worker.output_fd):
             with contextlib.suppress(KeyError, ValueError):
                 self.selector.unregister(fd)
         worker.close()
@@ -235,9 +239,9 @@ class Pool:
         device = lane.device if lane.kind.bound_at_exec else None
         environment = lane.kind.exec_environment(lane.device) if device is not None else {}
         hello = Hello(device, lane.device.kind, self._preload, background)
-        worker = WorkerProcess(hello, environment, self._spawner)
+        worker = WorkerProcess(hello, environment, self._spawner, self.directory)
         worker.cores = lane.device.cores if device is not None else ()
-        for fd, what in ((worker.connection, "message"), (worker.sentinel, "death"), (worker.output_fd, "output")):
+        for fd, what in ((worker.channel, "message"), (worker.sentinel, "death"), (worker.output_fd, "output")):
             self.selector.register(fd, selectors.EVENT_READ, (worker, what))
         return worker
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -21,13 +20,12 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import count
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from aiter_tuning.pool.channel import Channel
 from aiter_tuning.pool.messages import Adopt, Hello
 
 TOKEN_VARIABLE = "AITER_TUNING_WORKER"
@@ -65,40 +63,51 @@ def describe_exit(returncode: int | None) -> str:
 class WorkerProcess:
     """A started worker. All methods return at once, except :meth:`reap`."""
 
-    def __init__(self, hello: Hello, environment: Mapping[str, str], spawner: Executor) -> None:
+    def __init__(self, hello: Hello, environment: Mapping[str, str], spawner: Executor, directory: str) -> None:
         self.started_at = time.monotonic()
         self.token = f"{os.getpid()}.{next(_serial)}.{self.started_at:.6f}"
         self.ready = False
         self.cores: tuple[int, ...] = ()
         """Host cores it is bound to; empty: any."""
+        self.adopted: Adopt
+        """What it was told of the parent's surroundings."""
         self.mute = False
         """Its pipe is closed; nothing more will come."""
-        self.adopted: Adopt | None = None
         self.killed_here = False
         self._tail = bytearray()
-        connection, theirs = Pipe(duplex=True)
+        self._directory = directory
+        channel, theirs = Channel.pair(directory)
         output, output_theirs = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(output, False)
         try:
             # PR_SET_PDEATHSIG fires when the *thread* that created a process ends, so one long-lived thread makes all.
             self._popen = spawner.submit(self._start, theirs.fileno(), output_theirs, environment).result()
         except BaseException:
-            connection.close()
+            channel.close()
             os.close(output)
             raise
         finally:
             theirs.close()
             os.close(output_theirs)
-        self.connection: Connection = connection
+        self.channel = channel
         self.output_fd = output
         self.sentinel = _sentinel(self._popen.pid)
         self._returncode: int | None = None
-        self.send(surroundings(environment))
-        self.send(hello)
+        self.adopted = surroundings(environment)
+        self.send(self.adopted, hello)
 
     def _start(self, pipe: int, output: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, *_interpreter_flags(), "-c", _BOOT, _PACKAGE_ROOT, str(pipe), str(os.getpid())],
+            [
+                sys.executable,
+                *_interpreter_flags(),
+                "-c",
+                _BOOT,
+                _PACKAGE_ROOT,
+                str(pipe),
+                str(os.getpid()),
+                self._directory,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -116,27 +125,14 @@ class WorkerProcess:
         """The exit code, or the signal's negative; None before :meth:`reap`."""
         return self._returncode
 
-    def send(self, message: Any) -> bool:
-        """Whether the message could be handed over; False means that the process is dead, which its sentinel tells."""
-        if isinstance(message, Adopt):
-            self.adopted = message
-        try:
-            self.connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-        except (BrokenPipeError, ConnectionResetError):
-            return False
-        return True
-
-    def receive(self) -> Any:
-        """The next message. Raises EOFError or OSError when the process has closed its end."""
-        return pickle.loads(self.connection.recv_bytes())
+    def send(self, *messages: Any) -> None:
+        """Hands messages over. To a dead process nothing is sent; its sentinel tells that it is dead."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.channel.send(*messages)
 
     def has_message(self) -> bool:
-        if self.mute:
-            return False
-        try:
-            return self.connection.poll(0)
-        except OSError:
-            return False
+        """Whether it said something that was not read yet."""
+        return not self.mute and self.channel.has_message()
 
     def resident_bytes(self) -> int:
         """Its resident memory; 0 once it is gone."""
@@ -199,7 +195,7 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Closes the descriptors. The process must be reaped or given up."""
-        self.connection.close()
+        self.channel.close()
         for fd in (self.output_fd, self.sentinel):
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -229,13 +225,3 @@ def _kill_by_token(token: str) -> None:
         if found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(int(entry.name), signal.SIGKILL)
-
-
-def payload_or_file(payload: bytes, limit: int, directory: str) -> bytes | str:
-    """The payload itself, or the path of a file that holds it where it is larger than ``limit`` bytes."""
-    if len(payload) <= limit:
-        return payload
-    path = os.path.join(directory, f"group-{next(_serial)}.pickle")
-    with open(path, "wb") as file:
-        file.write(payload)
-    return path

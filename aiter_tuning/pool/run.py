@@ -19,7 +19,6 @@ import cloudpickle
 from aiter_tuning.pool.lane import KILL_PATIENCE_S, Deadline, Lane
 from aiter_tuning.pool.ledger import Ledger, OnFault, Verdicts
 from aiter_tuning.pool.messages import (
-    INLINE_BYTES,
     BindFailed,
     Bound,
     Close,
@@ -35,7 +34,7 @@ from aiter_tuning.pool.messages import (
     Started,
     Unprepared,
 )
-from aiter_tuning.pool.process import WorkerProcess, describe_exit, payload_or_file
+from aiter_tuning.pool.process import WorkerProcess, describe_exit
 from aiter_tuning.pool.watcher import Clocks, RunEnd, RunOutcome, Watcher
 from aiter_tuning.status import describe, one_line
 from aiter_tuning.task import Group
@@ -141,25 +140,25 @@ class Run:
             self._watcher.tick([lane.view() for lane in self._pool.lanes])
 
     def _hear(self, worker: WorkerProcess) -> bool:
-        """Handles one message; False when there is none to come any more."""
+        """Handles what came in one packet; False when nothing is to come any more."""
         try:
-            message = worker.receive()
+            messages = worker.channel.receive()
         except (EOFError, OSError):
             self._on_hangup(worker)
             return False
-        if isinstance(message, Ready):
-            worker.ready = True
         lane = self._pool.lane_of(worker)
-        if (
-            lane is not None and lane.state != "dying"
-        ):  # a verdict was given when it was killed; what it says now is late
-            self._handlers[type(message)](lane, message)
+        for message in messages:
+            if isinstance(message, Ready):
+                worker.ready = True
+            # A verdict was given when a worker was killed; what it said meanwhile is late.
+            if lane is not None and lane.state != "dying":
+                self._handlers[type(message)](lane, message)
         return True
 
     def _on_hangup(self, worker: WorkerProcess) -> None:
         """The pipe is closed: the process is ending and its sentinel follows, or a candidate closed all descriptors."""
         worker.mute = True
-        self._pool.selector.unregister(worker.connection)
+        self._pool.selector.unregister(worker.channel)
         lane = self._pool.lane_of(worker)
         if lane is None:
             worker.kill()
@@ -299,7 +298,7 @@ class Run:
         """Sends the lane's group and its first candidate in one go."""
         worker, ledger, number = lane.worker, lane.ledger, lane.group
         assert worker is not None and ledger is not None and number is not None
-        group = self._groups[number]
+        group = ledger.group
         tasks = tuple(task._replace(info=None) for task in group.tasks)  # the worker has no use for the caller's names
         payload = GroupPayload(tasks, group.inputs_ids, group.reference_ids, group.data, self._plan)
         try:
@@ -310,11 +309,10 @@ class Run:
             return
         lane.rss_bytes = None
         lane.enter("sent", lane.clock("start-up", self._pool.startup_timeout_s))
-        worker.send(Open(number, payload_or_file(pickled, INLINE_BYTES, self._pool.directory)))
-        self._go(lane)
+        self._go(lane, Open(number, pickled))
 
-    def _go(self, lane: Lane) -> None:
-        """Hands out the next candidate."""
+    def _go(self, lane: Lane, *before: Any) -> None:
+        """Hands out the next candidate, after what has to be said ``before`` in the same breath."""
         worker, ledger, group = lane.worker, lane.ledger, lane.group
         assert worker is not None and ledger is not None and group is not None
         index = ledger.next
@@ -325,7 +323,7 @@ class Run:
             self._watcher.before_start(group, index, attempt, lane.name)
         if lane.state != "sent":
             lane.enter("handed", lane.clock("start-up", self._pool.startup_timeout_s))
-        worker.send(Go(index, attempt, ledger.leader_us, self._clocks.compile_s is not None))
+        worker.send(*before, Go(index, attempt, ledger.leader_us, self._clocks.compile_s is not None))
 
     def _on_opened(self, lane: Lane, message: Opened) -> None:
         lane.run_group_clock(True)
@@ -388,16 +386,14 @@ class Run:
         if ledger.ended:
             lane.handed = None
             busy = lane.in_group
-            if busy:
-                assert lane.worker is not None
-                lane.worker.send(Close())
             lane.drop_group()
             self._watcher.group_ended(group, ledger.results)
             if busy:
                 lane.enter("idle")
                 self._recycle_if_grown(lane)
-                if not self._pool.stop_requested:
-                    self._take_group(lane)
+                self._take_group(lane)
+                if lane.state == "idle" and lane.worker is not None:
+                    lane.worker.send(Close())
         elif lane.in_group:
             if self._recycle_if_grown(lane):
                 return
