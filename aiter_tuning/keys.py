@@ -191,10 +191,9 @@ def _field(name: str, declared: object) -> KeyField:
     kind = bool if isinstance(declared, bool) else type(declared)
     is_dtype = kind is str and (names_dtype or normalise_dtype(declared) is not None)
     field = KeyField(name, kind, declared, is_dtype)
-    try:
-        default = field.parse(declared)
-    except KeyFieldError as error:
-        raise ValueError(f"the default of key field {name!r} is {error.found}; expected {error.expected}") from None
+    default = field._parse(declared)
+    if default is None:
+        raise ValueError(f"the default of key field {name!r} is {_quoted(declared)}; expected {field.expected}")
     return KeyField(name, kind, default, is_dtype)
 
 

@@ -8,15 +8,12 @@
               stopped    the run was ended by a person while it ran; ends ``started`` without a verdict
 
 A row is one line, whatever a candidate wrote into its exception, because a torn write is told from a whole one by its
-line end. It is put together by hand: ``csv.writer`` and a buffer cost more than the write itself.
+line end.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -25,6 +22,7 @@ from typing import NamedTuple
 from aiter_tuning.keys import Key
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status, one_line
+from aiter_tuning.tables.csv_writer import quoted
 
 RUN, STARTED, FINISHED, STOPPED = "run", "started", "finished", "stopped"
 EVENTS = frozenset({RUN, STARTED, FINISHED, STOPPED})
@@ -34,7 +32,6 @@ _AFTER_KEY = (*RESULT_COLUMNS, *RECORD_COLUMNS)
 _DIGITS = 6
 """Decimals of a latency: picoseconds, so that a resumed run chooses as an undisturbed one would."""
 
-_SPECIAL = re.compile(r'[",\r\n]')
 _MOST_SHAPES = 1024
 
 
@@ -147,18 +144,12 @@ def run_fields(columns: Sequence[str], cells: Sequence[str]) -> tuple[str, dict[
     return row["fingerprint"], {str(name): str(value) for name, value in fields.items()}
 
 
-def _quote(text: str) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="").writerow([text])
-    return buffer.getvalue()
-
-
 @lru_cache(maxsize=4096)
 def _cell(text: str) -> str:
     """``text`` as one cell; what cannot be printed is escaped, so that a row stays one line."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return _quote(text) if _SPECIAL.search(text) else text
+    return quoted(text)
 
 
 @lru_cache(maxsize=4096)

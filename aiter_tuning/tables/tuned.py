@@ -13,8 +13,6 @@ updated, as it keeps rows and columns that are none of the family's business.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
@@ -26,6 +24,7 @@ from typing import Any, NamedTuple
 from aiter_tuning.keys import Key, KeyValue, Shape, full_key, is_missing
 from aiter_tuning.tables.atomic import atomic_write
 from aiter_tuning.tables.csv_reader import CsvError, CsvTable, read_rows
+from aiter_tuning.tables.csv_writer import csv_line
 from aiter_tuning.tables.lock import FileLock
 from aiter_tuning.tables.shapes import parse_shape
 from aiter_tuning.tables.unknown_columns import UnknownColumns
@@ -361,8 +360,4 @@ def _config(table: CsvTable, line: int, cells: Mapping[str, str]) -> dict[str, A
 
 
 def _written(header: tuple[str, ...], rows: list[dict[str, str]]) -> str:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, header, restval="", extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
+    return csv_line(header) + "".join(csv_line(row.get(name, "") for name in header) for row in rows)
