@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from aiter_tuning.status import one_line
+
 CPU_CHUNK = 1 << 18
 """Elements upcast at a time on a CPU: 1 MB as float32, so that they stay in its cache."""
 DEVICE_CHUNK = 1 << 24
@@ -121,7 +123,7 @@ def _ask(compare_fn: Callable[..., float], reference: torch.Tensor, result: torc
     try:
         err = float(compare_fn(reference, result, msg=f"output {name}", printLog=False))
     except AssertionError as error:
-        return Comparison(1.0, f"compare_fn: {str(error) or 'AssertionError'}")
+        return Comparison(1.0, f"compare_fn: {one_line(str(error)) or 'AssertionError'}")
     if not math.isfinite(err):
         return Comparison(1.0, f"compare_fn returned {err}")
     return Comparison(err, f"compare_fn returned {err:.6g}")
@@ -218,11 +220,12 @@ class _Tally:
 
 
 def _walk(reference: torch.Tensor, result: torch.Tensor, tolerance: Tolerance) -> _Tally:
-    """Counts what is wrong, a chunk of whole rows at a time."""
+    """Counts what is wrong, a chunk at a time."""
     row_length = reference.shape[-1] if reference.dim() else 1
     tally = _Tally(reference.numel(), row_length)
     chunk = CPU_CHUNK if reference.device.type == "cpu" else DEVICE_CHUNK
-    step = max(1, chunk // row_length) * row_length
+    # Only the row-wise count needs whole rows; a vector is a single one, of any length.
+    step = max(1, chunk // row_length) * row_length if tolerance.row_wise else chunk
     flat_reference, flat_result = reference.reshape(-1), result.reshape(-1)
     working = _working_dtype(reference.dtype, result.dtype)
     exact = tolerance.rtol == 0 and tolerance.atol == 0 and _is_integer(reference) and _is_integer(result)
