@@ -85,7 +85,9 @@ class _Walk:
 
     def __init__(self, cls: type[Family]) -> None:
         self.cls = cls
-        self.modules = {c.__module__ for c in cls.__mro__ if issubclass(c, Family) and c is not Family}
+        modules = dict.fromkeys(c.__module__ for c in cls.__mro__ if issubclass(c, Family) and c is not Family)
+        # Numbered, since the name of a user's file contains its path, and a file that moved is still the same.
+        self.modules = {module: number for number, module in enumerate(modules)}
         self.found: dict[str, str] = {}
 
     def visit(self, name: str, value: Any) -> None:
@@ -99,7 +101,7 @@ class _Walk:
             self.found.setdefault(f"constant {name}", constant)
 
     def _visit_function(self, function: FunctionType) -> None:
-        name = f"{function.__module__}.{function.__qualname__}"
+        name = f"{self.modules.get(function.__module__)} {function.__qualname__}"
         if function.__module__ not in self.modules or name in self.found:
             return
         self.found[name] = _source(function)
@@ -116,7 +118,7 @@ class _Walk:
                 self.visit(used, inspect.getattr_static(self.cls, used, _NOTHING))
 
     def _visit_class(self, cls: type) -> None:
-        name = f"{cls.__module__}.{cls.__qualname__}"
+        name = f"{self.modules[cls.__module__]} {cls.__qualname__}"
         if name in self.found:
             return
         self.found[name] = _source(cls)

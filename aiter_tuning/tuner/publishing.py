@@ -13,6 +13,7 @@ from pathlib import Path
 from aiter_tuning.devices.device import Device
 from aiter_tuning.keys import Key
 from aiter_tuning.measurement import Measurement
+from aiter_tuning.tables.csv_reader import CsvError
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
 from aiter_tuning.tuner.family import Candidate, Work
 from aiter_tuning.tuner.plan import ShapePlan
@@ -98,6 +99,8 @@ class Publisher:
             self._table.update(self._waiting, sort=self._sort)
         except OSError as error:
             raise WriteFailedError(f"{self._path}: could not be written: {error.strerror or error}") from error
+        except CsvError as error:  # it could be read when the run began
+            raise WriteFailedError(f"could not be written, since it was changed meanwhile: {error}") from error
         self.written += self._waiting
         self._waiting = []
         self._last_write = self._clock()

@@ -1,0 +1,179 @@
+"""When a measurement on record may be used again."""
+
+import json
+
+import pytest
+
+from aiter_tuning.devices.device import Device
+from aiter_tuning.tuner.family import Candidate
+from aiter_tuning.tuner.family_reference import load_family
+from aiter_tuning.tuner.fingerprint import candidate_fingerprints, run_fields, source_digest
+
+SOURCE = '''
+import functools
+from aiter_tuning.keys import Key
+from aiter_tuning.tuner import Candidate, Family, Work
+
+BLOCK = 64
+UNUSED = 1
+
+class Jit:
+    """Holds a function as Triton's JITFunction does."""
+    def __init__(self, fn):
+        self.fn = fn
+    def __call__(self, *args):
+        return self.fn(*args)
+
+@Jit
+def kernel(x):
+    return device_function(x)
+
+@Jit
+def device_function(x):
+    return x * BLOCK
+
+def logged(fn):
+    @functools.wraps(fn)
+    def inner(*args):
+        return fn(*args)
+    return inner
+
+@logged
+def launch(x):
+    return [kernel(item) for item in x]
+
+def make(n):
+    return list(range(n))
+
+def unrelated():
+    return 1
+
+class Op(Family):
+    name = "op"
+    devices = ("cpu",)
+    key = Key(N=int)
+    scale = 3
+
+    def inputs(self, shape, device, seed):
+        return {"x": make(shape["N"])}
+
+    def reference(self, inputs):
+        return [self.right(v) for v in inputs["x"]]
+
+    def right(self, v):
+        return v * 64
+
+    def default(self, shape, device):
+        return Candidate("a")
+
+    def candidates(self, shape, device):
+        return [Candidate("a"), Candidate("b", {"w": 2})]
+
+    def run(self, inputs, config):
+        """Runs it."""
+        return launch(self.scaled(inputs["x"]))
+
+    def scaled(self, x):
+        return [v * self.scale for v in x]
+
+    def work(self, shape):
+        return Work(1, 1)
+'''
+
+
+@pytest.fixture
+def digests(tmp_path):
+    """The digests of (run, inputs) for a version of the source, each loaded from a file of its own."""
+    count = 0
+
+    def compute(*changes):
+        nonlocal count
+        count += 1
+        source = SOURCE
+        for old, new in changes:
+            assert old in source
+            source = source.replace(old, new)
+        path = tmp_path / f"op{count}" / "op.py"
+        path.parent.mkdir()
+        path.write_text(source)
+        family = load_family(f"{path}:Op")
+        module = type(family).__module__
+        return (
+            source_digest(family, ("run", "prepare")),
+            source_digest(family, ("inputs", "reference")),
+            module,
+        )[:2]
+
+    return compute
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(("return [kernel(item)", "return [1 + kernel(item)"), id="a function that run calls"),
+        pytest.param(("return device_function(x)", "return 1 + device_function(x)"), id="a kernel"),
+        pytest.param(("return x * BLOCK", "return BLOCK * x"), id="what a kernel calls"),
+        pytest.param(("BLOCK = 64", "BLOCK = 128"), id="a constant that a kernel uses"),
+        pytest.param(("v * self.scale", "self.scale * v"), id="a method of the family"),
+        pytest.param(("scale = 3", "scale = 4"), id="an attribute of the family"),
+        pytest.param(("return launch(self", "return 2 * launch(self"), id="run itself"),
+    ],
+)
+def test_what_run_reaches_changes_the_candidates_and_not_the_run(digests, change):
+    before, after = digests(), digests(change)
+
+    assert after[0] != before[0]
+    assert after[1] == before[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(("list(range(n))", "list(range(1, n))"), id="how inputs are made"),
+        pytest.param(("v * 64", "64 * v"), id="what the reference calls"),
+    ],
+)
+def test_what_inputs_and_reference_reach_changes_the_run_and_not_the_candidates(digests, change):
+    before, after = digests(), digests(change)
+
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(("def unrelated():\n    return 1", "def unrelated():\n    return 2"), id="an unrelated function"),
+        pytest.param(("UNUSED = 1", "UNUSED = 2"), id="an unused constant"),
+        pytest.param(("return x * BLOCK", "return x * BLOCK  # fast"), id="a comment"),
+        pytest.param(("return x * BLOCK", "return (\n        x * BLOCK\n    )"), id="formatting"),
+        pytest.param(('"""Runs it."""', '"""Runs it well."""'), id="a docstring"),
+        pytest.param(('Candidate("b", {"w": 2})', 'Candidate("c", {"w": 2})'), id="the list of candidates"),
+    ],
+)
+def test_what_they_do_not_reach_changes_nothing(digests, change):
+    assert digests(change) == digests()
+
+
+def test_a_config_changes_only_its_own_candidate(tmp_path):
+    path = tmp_path / "op.py"
+    path.write_text(SOURCE)
+    family = load_family(f"{path}:Op")
+
+    before = candidate_fingerprints(family, [Candidate("a", {"w": 1}), Candidate("b", {"w": 2, "v": 1})])
+    after = candidate_fingerprints(family, [Candidate("a", {"w": 3}), Candidate("b", {"v": 1, "w": 2})])
+
+    assert before["a"] != after["a"]
+    assert before["b"] == after["b"], "the order of a config's entries means nothing"
+
+
+def test_a_runs_fields_name_what_times_depend_on_and_no_number_of_lanes(tiny):
+    device = Device("k:K", "cpu0", "cpu:0", gfx="x86-64-v4", cu_num=1, gpu_model="EPYC")
+    settings = {"warmup": 5, "iters": 101, "err_ratio": 0.05, "seed": 1, "timer": "wall"}
+    fields = run_fields(tiny(), device, **settings)
+
+    assert {"gfx", "cu_num", "gpu_model", "torch", "triton", "timer", "warmup", "iters", "key"} <= fields.keys()
+    assert json.loads(json.dumps(fields)) == fields
+    assert run_fields(tiny(), device, **(settings | {"iters": 100})) != fields
+    other_lane = Device("k:K", "cpu1", "cpu:1", gfx="x86-64-v4", cu_num=1, gpu_model="EPYC")
+    assert run_fields(tiny(), other_lane, **settings) == fields

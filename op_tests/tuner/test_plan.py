@@ -1,0 +1,110 @@
+"""Which shapes a run tunes, and what is tried for each."""
+
+import pytest
+
+from aiter_tuning.devices.device import Device
+from aiter_tuning.tables.tuned import TunedRow
+from aiter_tuning.tuner.family import Candidate, Work
+from aiter_tuning.tuner.family_reference import FamilyError
+from aiter_tuning.tuner.plan import plan_shape, serving_shapes
+from aiter_tuning.tuner.tasks import FamilyTasks, ShapeGroups
+
+DEVICE = Device("k:K", "gpu0", "GPU-0", gfx="sm90", cu_num=132, gpu_model="H200")
+
+
+def row(name, config=None):
+    return TunedRow("sm90", 132, "H200", {"N": 8, "dtype": "fp32"}, 3, 0, 10.0, name, config=config or {})
+
+
+@pytest.fixture
+def shape(tiny):
+    return tiny().key.parse({"N": 8})
+
+
+def test_the_default_is_the_incumbent_of_a_first_tune(tiny, shape):
+    plan = plan_shape(tiny(), shape, DEVICE)
+
+    assert (plan.incumbent, plan.default, plan.names) == ("steady", "steady", ("steady", "quick"))
+    assert plan.label == "N=8 dtype=fp32"
+
+
+def test_a_published_rows_kernel_is_the_incumbent_and_measured_first(tiny, shape):
+    plan = plan_shape(tiny(), shape, DEVICE, row("quick"))
+
+    assert plan.incumbent == "quick"
+    assert [candidate.name for candidate in plan.measuring_order()] == ["quick", "steady"]
+    assert plan.names == ("steady", "quick"), "the order that breaks ties stays the family's"
+
+
+def test_a_published_kernel_that_the_family_no_longer_proposes_is_measured_from_its_row(tiny, shape):
+    plan = plan_shape(tiny(), shape, DEVICE, row("retired", {"do": "quick"}))
+
+    assert plan.incumbent == "retired"
+    assert plan.candidate("retired") == Candidate("retired", {"do": "quick"}, kernel_id=3)
+
+
+def test_a_published_kernel_of_which_nothing_is_known_leaves_the_default_as_incumbent(tiny, shape):
+    assert plan_shape(tiny(), shape, DEVICE, row("_ZN5aiter")).incumbent == "steady"
+
+
+def test_a_default_that_is_no_candidate_is_measured_too(tiny, shape):
+    class Apart(type(tiny())):
+        def default(self, shape, device):
+            return Candidate("apart")
+
+    assert plan_shape(Apart(), shape, DEVICE).names == ("apart", "steady", "quick")
+
+
+@pytest.mark.parametrize(
+    ("candidates", "told"),
+    [
+        (lambda: [Candidate("a"), Candidate("b"), Candidate("a")], "two candidates for N=8 dtype=fp32 are named a"),
+        (lambda: [Candidate("a", {"tile": {1, 2}})], "config of a is not JSON"),
+        (lambda: [][1], "no candidates for N=8 dtype=fp32: IndexError"),
+    ],
+)
+def test_a_familys_mistake_is_told_with_family_and_shape(tiny, shape, candidates, told):
+    class Mistaken(type(tiny())):
+        def candidates(self, shape, device):
+            return candidates()
+
+    with pytest.raises(FamilyError) as raised:
+        plan_shape(Mistaken(), shape, DEVICE)
+
+    assert told in str(raised.value)
+    assert "family tiny" in str(raised.value)
+
+
+def test_shapes_are_tuned_where_lookups_land_and_the_others_are_named(tiny):
+    family = tiny("Bucketed")
+    shapes, notes = serving_shapes(family, [family.key.parse({"N": n}) for n in (96, 128, 120)])
+
+    assert [shape["N"] for shape in shapes] == [128]
+    assert len(notes) == 2
+    assert "N=96" in notes[0]
+    assert "N=128" in notes[0]
+
+
+def test_the_costliest_group_comes_first_and_a_shape_without_work_has_none(tiny):
+    class Weighted(type(tiny())):
+        def work(self, shape):
+            return Work(flops=shape["N"] * 1e6, bytes=1)
+
+    family = Weighted()
+    plans = [plan_shape(family, family.key.parse({"N": n}), DEVICE) for n in (10, 1000, 500, 7)]
+    todo = [plan.candidates for plan in plans]
+    todo[2] = ()
+    groups = ShapeGroups(FamilyTasks(family, "a:B", seed=1, kwargs={}), plans, todo)
+
+    assert list(groups.numbers) == [1, 0, 3]
+    assert [group.label for group in groups] == ["N=1000 dtype=fp32", "N=10 dtype=fp32", "N=7 dtype=fp32"]
+
+
+def test_candidates_of_a_group_share_inputs_and_reference(tiny, shape):
+    plan = plan_shape(tiny(), shape, DEVICE)
+    group = FamilyTasks(tiny(), "a:B", seed=1, kwargs={"num_iters": 3}).group(plan, plan.candidates)
+
+    assert group.inputs_ids == (0, 0)
+    assert group.reference_ids == (0, 0)
+    assert [task.info[-1] for task in group.tasks] == ["steady", "quick"]
+    assert all(task.kwargs == {"num_iters": 3} for task in group.tasks)

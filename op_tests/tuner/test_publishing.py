@@ -1,0 +1,170 @@
+"""From a choice to a row that a lookup finds."""
+
+import csv
+
+import pytest
+
+from aiter_tuning.devices.device import Device
+from aiter_tuning.measurement import Measurement
+from aiter_tuning.status import Status
+from aiter_tuning.tables.tuned import TunedCsv
+from aiter_tuning.tuner.arguments import UsageError
+from aiter_tuning.tuner.plan import plan_shape
+from aiter_tuning.tuner.profile_file import ProfileFile
+from aiter_tuning.tuner.publishing import LookupFailedError, Publisher, WriteFailedError, tuned_row
+
+DEVICE = Device("k:K", "gpu0", "GPU-0", gfx="sm90", cu_num=132, gpu_model="H200")
+OK = Measurement(Status.ok, 12.34567, 0.00123)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def rows(tiny):
+    family = tiny()
+
+    def make(size, us=12.34567):
+        plan = plan_shape(family, family.key.parse({"N": size}), DEVICE)
+        return tuned_row(plan, plan.candidate("quick"), Measurement(Status.ok, us, 0.0), DEVICE)
+
+    return make
+
+
+@pytest.fixture
+def table(tmp_path, tiny):
+    return TunedCsv(tmp_path / "tuned.csv", tiny().key)
+
+
+@pytest.fixture
+def publisher(table):
+    def make(**options):
+        return Publisher(table.path, table.key, **({"batch": 100} | options))
+
+    return make
+
+
+def test_a_row_names_device_shape_kernel_and_rates(tiny):
+    family = tiny()
+    plan = plan_shape(family, family.key.parse({"N": 10_000_000}), DEVICE)
+    row = tuned_row(plan, plan.candidate("quick"), Measurement(Status.ok, 100.0, 0.01234), DEVICE)
+
+    assert (row.gfx, row.cu_num, row.gpu_model) == ("sm90", 132, "H200")
+    assert (row.kernelName, row.kernelId, row.config) == ("quick", 1, {"do": "quick"})
+    assert (row.us, row.tflops, row.bw, row.errRatio) == (100.0, 0.1, 800.0, 0.0123)
+
+
+def test_rows_are_written_when_the_batch_is_full(publisher, rows, table):
+    publisher = publisher(batch=2, clock=Clock())
+    publisher.add(rows(1))
+    assert table.rows() == []
+
+    publisher.add(rows(2))
+    assert len(table.rows()) == 2
+
+
+def test_rows_are_written_after_five_seconds_however_few(publisher, rows, table):
+    clock = Clock()
+    publisher = publisher(clock=clock)
+    publisher.add(rows(1))
+    clock.now = 4.9
+    publisher.write_if_due()
+    assert table.rows() == []
+
+    clock.now = 5.0
+    publisher.write_if_due()
+    assert len(table.rows()) == 1
+
+
+def test_what_was_written_is_found_by_a_lookup(publisher, rows):
+    publisher = publisher()
+    publisher.add(rows(1))
+    publisher.write()
+
+    publisher.check()
+
+
+def test_a_row_that_somebody_else_replaced_fails_the_check(publisher, rows, table):
+    publisher = publisher()
+    publisher.add(rows(1))
+    publisher.write()
+    table.update([rows(1, us=99.0)])
+
+    with pytest.raises(LookupFailedError, match=r"finds quick at 99\.0 us instead of quick at 12\.3457 us"):
+        publisher.check()
+
+
+def test_a_row_that_vanished_fails_the_check(publisher, rows, table):
+    publisher = publisher()
+    publisher.add(rows(1))
+    publisher.write()
+    table.path.unlink()
+
+    with pytest.raises(LookupFailedError, match="finds nothing instead of quick"):
+        publisher.check()
+
+
+def test_a_table_that_cannot_be_written_says_so_and_keeps_the_rows(publisher, rows, table):
+    publisher = publisher()
+    publisher.add(rows(1))
+    table.path.mkdir()
+
+    with pytest.raises(WriteFailedError, match="could not be written"):
+        publisher.write()
+
+    table.path.rmdir()
+    publisher.write()
+    assert len(table.rows()) == 1
+
+
+# The file of -o2.
+
+
+@pytest.fixture
+def profiled(tiny, tmp_path):
+    family = tiny()
+    plan = plan_shape(family, family.key.parse({"N": 8}), DEVICE)
+    path = tmp_path / "profile.csv"
+
+    def append(steady=OK, quick=OK):
+        ProfileFile(path, family.key, DEVICE).append(plan, {"steady": steady, "quick": quick})
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    append.path = path
+    return append
+
+
+def test_a_profile_has_a_row_for_every_candidate_and_tells_a_hang_from_a_refusal(profiled):
+    hang = Measurement.failed(Status.timeout, "no result after 60 s, killed")
+    refusal = Measurement.failed(Status.unsupported, "not for this shape")
+
+    first, second = profiled(hang, refusal)
+
+    assert (first["us"], first["status"]) == ("inf", "timeout")
+    assert (second["us"], second["status"], second["detail"]) == ("-1", "unsupported", "not for this shape")
+    assert list(first)[:5] == ["gfx", "cu_num", "gpu_model", "N", "dtype"]
+
+
+def test_a_profile_is_appended_to_and_keeps_the_columns_it_has(profiled):
+    profiled.path.write_text("gfx,cu_num,N,us,kernelName,note\nsm80,108,4,1.5,old,kept")
+
+    rows = profiled()
+
+    assert [row["kernelName"] for row in rows] == ["old", "steady", "quick"]
+    assert rows[0]["note"] == "kept"
+    assert rows[1] == {
+        "gfx": "sm90", "cu_num": "132", "N": "8", "us": "12.3457", "kernelName": "steady", "note": "Null",
+    }  # fmt: skip
+
+
+def test_a_profile_that_is_some_other_file_is_refused_before_the_run(profiled):
+    profiled.path.write_text("name,price\n")
+
+    with pytest.raises(UsageError, match=r"profile\.csv:1: has no column N, us, kernelName"):
+        profiled()
+    assert profiled.path.read_text() == "name,price\n"
