@@ -145,7 +145,7 @@ def test_a_reference_computed_in_place_is_kept_apart_from_the_inputs(lane: Any, 
     good, lazy = lane.run(
         *(
             task(func, **{**ABO, "ref_func": in_place, "ref_args": (["a", "b", "out"],)})
-            for func in (in_place, lambda a, b, out: None)
+            for func in (in_place, lambda a, b, out: out.fill_(5))
         )
     )
     assert (good.status, lazy.status) == (Status.ok, Status.mismatch)
@@ -495,6 +495,19 @@ def test_a_candidate_that_writes_its_inputs_is_right_and_harms_nobody(
     assert after.status is Status.ok and after.flags == ()
 
 
+def test_every_call_of_a_candidate_that_writes_its_inputs_finds_them_as_they_were_made(lane: Any, task: Make) -> None:
+    seen: list[float] = []
+
+    def writes(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        seen.append(float(a[0, 0]))
+        result = a @ b
+        a += 1
+        return result
+
+    lane.run(task(writes, **AB))
+    assert len(seen) == 1 + 1 + 3 + 1 and len(set(seen)) == 1
+
+
 @pytest.mark.parametrize("write", [lambda a: a.zero_(), lambda a: a.numpy().fill(0)], ids=["by torch", "by address"])
 def test_inputs_are_whole_again_after_a_candidate_that_wrote_them_and_failed(
     write: Callable[[torch.Tensor], object], lane: Any, task: Make
@@ -519,6 +532,20 @@ def test_a_candidate_that_writes_its_inputs_only_later_harms_nobody(lane: Any, t
 
     measured, after = lane.run(task(late, **AB), task(right, **AB))
     assert measured.status is after.status is Status.ok
+
+
+def test_a_late_write_that_torch_cannot_see_is_found_when_the_result_turns_wrong(lane: Any, task: Make) -> None:
+    calls: list[int] = []
+
+    def late(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        result = a @ b
+        if len(calls) > 2:
+            a.numpy()[...] = 0
+        return result
+
+    measured, after = lane.run(task(late, **AB), task(right, **AB))
+    assert measured.status is Status.mismatch and after.status is Status.ok
 
 
 def test_a_reference_that_writes_its_inputs_does_not_change_what_candidates_get(lane: Any, task: Make) -> None:
