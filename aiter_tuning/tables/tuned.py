@@ -169,7 +169,7 @@ class TunedCsv:
     def _typed(self, table: CsvTable, line: int, cells: dict[str, str], shape: Shape) -> TunedRow:
         def whole(column: str) -> int:
             number = _number(table, line, cells, column, 0.0)
-            if number != math.floor(number):
+            if not number.is_integer():
                 raise table.error(line, column, f"{column} is {cells[column]!r}; expected a whole number; correct it")
             return int(number)
 
@@ -326,8 +326,9 @@ def _us(us: float) -> str:
 
 
 def _text(cells: Mapping[str, str], column: str) -> str:
-    cell = cells.get(column)
-    return "" if cell is None or is_missing(cell) else cell
+    """A cell of text; only what pandas writers leave for nothing is nothing, a kernel may well be called ``nan``."""
+    cell = cells.get(column, "")
+    return "" if cell.lower() == "null" else cell
 
 
 def _number(table: CsvTable, line: int, cells: Mapping[str, str], column: str, default: float) -> float:
@@ -336,8 +337,8 @@ def _number(table: CsvTable, line: int, cells: Mapping[str, str], column: str, d
     Raises:
         CsvError: it is none.
     """
-    cell = _text(cells, column)
-    if not cell:
+    cell = cells.get(column, "")
+    if is_missing(cell):
         return default
     try:
         return float(cell[:-1]) / 100 if cell.endswith("%") else float(cell)
