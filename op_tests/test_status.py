@@ -7,7 +7,7 @@ import pytest
 from aiter_tuning.status import DETAIL_LIMIT, Status, classify, describe, is_device_fault, one_line
 
 
-class OutOfResources(Exception):
+class OutOfResources(Exception):  # noqa: N818 - Triton's spelling
     """Stands for Triton's, which is known by its name."""
 
 
@@ -109,11 +109,11 @@ def test_an_empty_message_leaves_the_type():
 
 
 def test_an_exception_that_cannot_be_printed_is_still_described():
-    class Broken(Exception):
+    class BrokenError(Exception):
         def __str__(self):
             raise RuntimeError("no")
 
-    assert describe(Broken()).startswith("Broken: ")
+    assert describe(BrokenError()).startswith("BrokenError: ")
 
 
 def test_short_lines_are_left_alone():

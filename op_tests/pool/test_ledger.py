@@ -255,7 +255,9 @@ def test_whatever_happens_each_candidate_gets_exactly_one_verdict(events, inputs
 
 
 def test_the_last_output_of_a_crash_names_the_line():
-    output = 'noise\nFatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  File "k.py", line 3 in go\n'
-    assert with_output("worker died", output).endswith(
-        'Fatal Python error: Segmentation fault | Current thread 0x1 (most recent call first): | File "k.py", line 3 in go'
+    frames = (
+        'Current thread 0x1 (most recent call first):\n  File "k.py", line 3 in go\n  File "child.py", line 9 in main\n'
     )
+    detail = with_output("worker died", f"noise\nFatal Python error: Segmentation fault\n\n{frames}")
+    assert 'File "k.py", line 3 in go' in detail
+    assert detail.startswith("worker died; last output: Fatal Python error: Segmentation fault")

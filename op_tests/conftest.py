@@ -1,0 +1,33 @@
+"""Pools are expensive to start (a process imports torch), so tests share open ones."""
+
+import dataclasses
+
+import pytest
+
+from aiter_tuning import Pool
+from aiter_tuning.devices.cpu import cpu_lanes
+
+LANE_MEMORY_BYTES = 2 << 30
+"""Small enough that a memory hog meets its limit in a second."""
+
+
+def small_lanes(count):
+    """CPU lanes as the product makes them, with less memory; on a one-core machine lanes share the core."""
+    devices = cpu_lanes(count)
+    devices = (*devices, *devices)[:count]
+    return [
+        dataclasses.replace(device, name=f"cpu{lane}", memory_bytes=LANE_MEMORY_BYTES)
+        for lane, device in enumerate(devices)
+    ]
+
+
+@pytest.fixture(scope="session")
+def one_lane():
+    with Pool(small_lanes(1)) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def two_lanes():
+    with Pool(small_lanes(2)) as pool:
+        yield pool
