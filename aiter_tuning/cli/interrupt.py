@@ -22,14 +22,19 @@ def stop_on_signal(request_stop: Callable[[], None]) -> Iterator[None]:
         yield
         return
 
-    def first(signum: int, frame: FrameType | None) -> None:
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
+    stopping = False
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        nonlocal stopping
+        if stopping:
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
+        stopping = True
         # Not by print: the handler may have come in the middle of one.
         os.write(2, f"\n{signal.Signals(signum).name}: stopping; once more ends at once\n".encode())
         request_stop()
 
-    before = {number: signal.signal(number, first) for number in _SIGNALS}
+    before = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:
         yield
     finally:

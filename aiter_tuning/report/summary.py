@@ -87,7 +87,7 @@ def _totals(summary: RunSummary) -> str:
     verdicts = [shape.verdict for shape in summary.shapes]
     parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict if verdict in verdicts]
     gains = [shape.gain_pct for shape in summary.shapes if shape.gain_pct is not None]
-    text = f"{len(verdicts)} shapes: {', '.join(parts)}"
+    text = f"{len(verdicts)} shape{'s' if len(verdicts) != 1 else ''}: {', '.join(parts)}"
     if gains:
         # The mean of ratios, not of percentages: a gain of 50 % and a loss of 50 % do not cancel.
         ratio = math.exp(sum(math.log(max(1e-9, 1 - gain / 100)) for gain in gains) / len(gains))

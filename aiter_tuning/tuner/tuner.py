@@ -14,13 +14,14 @@ device; workers are started before anything slow is done, since they take second
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aiter_tuning.devices.device import Device
+from aiter_tuning.devices.device import Device, NoDeviceError
 from aiter_tuning.devices.discovery import discover
 from aiter_tuning.keys import Shape
 from aiter_tuning.measure.plan import MeasurePlan
@@ -170,15 +171,21 @@ class TunerCommon:
         return _Work(arguments, devices, tuple(shapes), tuple(published), (*warnings, *notes))
 
     def _devices(self, arguments: TuneArguments) -> tuple[Device, ...]:
-        wanted = arguments.device
-        if wanted is None:
-            return discover(None if "cpu" not in self.family.devices else "cpu", arguments.mp)
+        wanted, runs_on = arguments.device, tuple(self.family.devices)
         if wanted in ("cpu", "cuda", "hip"):
-            if wanted not in self.family.devices:
-                runs_on = ", ".join(self.family.devices)
-                raise UsageError(f"--device {wanted}: {self.family.name} runs on {runs_on} only")
+            interpreted = wanted == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+            if wanted not in runs_on and not interpreted:
+                raise UsageError(f"--device {wanted}: {self.family.name} runs on {', '.join(runs_on)} only")
             return discover(wanted, arguments.mp)
-        return discover(wanted.split(","), arguments.mp)
+        if wanted is not None:
+            return discover(wanted.split(","), arguments.mp)
+        reasons = []
+        for kind in runs_on:
+            try:
+                return discover(kind, arguments.mp)
+            except NoDeviceError as error:
+                reasons.append(str(error))
+        raise NoDeviceError(f"{self.family.name} runs on {', '.join(runs_on)}: {'; '.join(reasons)}")
 
     def _tune(
         self, work: _Work, profile: ProfileFile | None, reporter: Reporter, pool: Pool | None, began: float

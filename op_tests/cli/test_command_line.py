@@ -1,0 +1,173 @@
+"""What is typed: flags, spellings, mistakes."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from aiter_tuning.cli import main
+from aiter_tuning.cli.parser import parse
+from aiter_tuning.status import Status
+
+
+def run(*words):
+    try:
+        return main([str(word) for word in words])
+    except SystemExit as end:
+        return end.code
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.csv").write_text("M,N,K\n8,16,32\n")
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "header.csv").write_text("M,N,K\n")
+    (tmp_path / "column.csv").write_text("M,N,Kay\n8,16,32\n")
+    (tmp_path / "text.csv").write_text("M,N,K\n8,16,32\n8,many,32\n")
+    (tmp_path / "negative.csv").write_text("M,N,K\n8,-16,32\n")
+    (tmp_path / "conflict.csv").write_text("M,N,K\n<<<<<<< ours\n8,16,32\n=======\n8,16,64\n>>>>>>> theirs\n")
+    (tmp_path / "long.csv").write_text("M,N,K\n1,2,3,4\n")
+    (tmp_path / "broken_out.csv").write_text("M,N,K\n<<<<<<< ours\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        pytest.param(["-i", "missing.csv", "-o", "o.csv"], "missing.csv", id="missing file"),
+        pytest.param(["-i", "empty.csv", "-o", "o.csv"], "empty.csv", id="empty file"),
+        pytest.param(["-i", "column.csv", "-o", "o.csv"], "K", id="wrong column"),
+        pytest.param(["-i", "text.csv", "-o", "o.csv"], "text.csv:3:2", id="text for a number"),
+        pytest.param(["-i", "negative.csv", "-o", "o.csv"], "negative.csv:2:2", id="negative size"),
+        pytest.param(["-i", "conflict.csv", "-o", "o.csv"], "conflict.csv:2", id="conflict markers"),
+        pytest.param(["-i", "long.csv", "-o", "o.csv"], "long.csv:2", id="a row too long"),
+        pytest.param(["-i", "good.csv", "-o", "nowhere/o.csv"], "nowhere", id="unwritable output"),
+        pytest.param(["-i", "good.csv", "-o", "."], "directory", id="a directory for output"),
+        pytest.param(["-i", "good.csv", "-o", "/proc/o.csv"], "/proc/o.csv", id="a place that takes no files"),
+        pytest.param(["-i", "good.csv", "-o", "broken_out.csv"], "broken_out.csv:2", id="a broken tuned file"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "-o2", "o.csv"], "two files", id="one file for two outputs"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "-o2", "good.csv"], "good.csv:1", id="a profile that is none"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "--mp", "0.5"], "--mp", id="half a lane"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "--timeout", "-1"], "--timeout", id="negative time"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "--iters", "0"], "--iters", id="no timed call"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "--errRatio", "5%"], "--errRatio", id="a percentage"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "--retry", "crsh"], "timeout", id="unknown status"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "--tunefile", "x"], "--tunefile", id="unknown flag"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "--device", "cuda"], "runs on cpu only", id="the wrong device"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2_with_nothing_written(place, capfd, words, told):
+    before = sorted(os.listdir(place))
+
+    code = run("tune", "gemm_cpu", *words)
+
+    out, err = capfd.readouterr()
+    assert code == 2
+    assert told in err
+    assert err.count("\n") == 1, err
+    assert out == ""
+    assert sorted(os.listdir(place)) == before
+
+
+def test_an_unknown_family_is_one_line_and_exit_2(place, capfd):
+    assert run("tune", "gemm_gpu", "-i", "good.csv", "-o", "o.csv") == 2
+
+    err = capfd.readouterr().err
+    assert "did you mean gemm_cpu?" in err
+    assert err.count("\n") == 1
+
+
+def test_a_family_without_its_device_ends_4(place, capfd, request):
+    tiny = request.path.parent.parent / "families_for_tests" / "tiny.py"
+    (place / "n.csv").write_text("N\n8\n")
+
+    assert run("tune", f"{tiny}:Elsewhere", "-i", "n.csv", "-o", "o.csv") == 4
+    err = capfd.readouterr().err
+    assert "no visible GPU" in err
+    assert err.count("\n") == 1
+
+
+def test_a_file_without_rows_is_no_error(place, capfd):
+    assert run("tune", "gemm_cpu", "-i", "header.csv", "-o", "o.csv") == 0
+    assert "0 shapes" in capfd.readouterr().out
+
+
+def test_a_dry_run_counts_shapes_and_candidates_and_writes_nothing(place, capfd):
+    before = sorted(os.listdir(place))
+
+    assert run("tune", "gemm_cpu", "-i", "good.csv", "-o", "o.csv", "--dry_run") == 0
+
+    first = capfd.readouterr().out.splitlines()[0]
+    assert first.startswith("1 shape, ")
+    assert first.endswith(" candidates")
+    assert sorted(os.listdir(place)) == before
+
+
+@pytest.mark.parametrize(
+    "words", [["--tune-file", "x", "--dry-run"], ["--tune_file=x", "--dry_run"], ["-o", "x", "--dry-run"]]
+)
+def test_hyphens_and_underscores_are_the_same(words):
+    args = parse(["tune", "gemm_cpu", *words])
+
+    assert (args.tune_file, args.dry_run) == ("x", True)
+
+
+def test_upstreams_flags_mean_what_they_mean_there():
+    words = "-i a.csv -o b.csv -o2 c.csv --mp 2 --shape_grouped --sort True --errRatio 0.1 --batch 5 --all -v"
+    args = parse(["tune", "f", *words.split(), "--warmup", "1", "--iters", "2", "--timeout", "3"])
+
+    assert (args.untune_file, args.tune_file, args.profile_file) == ("a.csv", "b.csv", "c.csv")
+    assert (args.mp, args.sort, args.errRatio, args.batch, args.all) == (2, True, 0.1, 5, True)
+    assert (args.warmup, args.iters, args.timeout, args.verbose) == (1, 2, 3.0, True)
+
+
+def test_statuses_to_retry_are_separated_by_commas():
+    assert parse(["tune", "f", "--retry", "crash, timeout"]).retry == (Status.crash, Status.timeout)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["tune", "--help"]])
+def test_help_teaches_with_examples_and_exit_codes(capfd, words):
+    assert run(*words) == 0
+
+    out = capfd.readouterr().out
+    assert "examples:" in out
+    assert "exit codes:" in out
+
+
+def test_help_is_answered_in_a_fraction_of_a_second_and_loads_nothing_heavy():
+    program = (
+        "import sys; from aiter_tuning.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'triton', 'pandas', 'numpy', 'rich', 'scipy', 'psutil'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    times = []
+    for _ in range(3):
+        began = time.monotonic()
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        times.append(time.monotonic() - began)
+        assert done.returncode == 0, done.stderr
+
+    assert min(times) < 0.5
+
+
+def test_families_are_listed_with_the_fields_of_their_shapes(capfd):
+    assert run("families") == 0
+
+    line = next(line for line in capfd.readouterr().out.splitlines() if line.startswith("gemm_cpu"))
+    assert "M, N, K, dtype=fp32, bias=False" in line
+
+
+def test_a_reader_that_goes_away_is_no_error(place):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "aiter_tuning", "families"], stdout=write, stderr=subprocess.PIPE, cwd=place, text=True
+    )
+    os.close(write)
+
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,97 @@
+"""What a run came to, for a person and for a program."""
+
+import io
+import json
+
+from aiter_tuning.report.summary import SHOWN_SHAPES, lane_split, print_overview, print_summary, summary_json
+from aiter_tuning.status import Status
+from aiter_tuning.tuner.outcome import ExitCode, FailureCause, LaneTime, RunSummary, ShapeOutcome, Verdict
+from aiter_tuning.tuner.reporter import PlannedShape, RunOverview
+
+PROMOTED = ShapeOutcome(
+    "N=8 dtype=fp32",
+    {"N": 8},
+    Verdict.promoted,
+    "faster",
+    "quick",
+    50.0,
+    "steady",
+    100.0,
+    {Status.ok: 2},
+    published=True,
+)
+FAILED = ShapeOutcome(
+    "N=16 dtype=fp32", {"N": 16}, Verdict.failed, "no correct candidate", None, None, "steady", None, {Status.crash: 50}
+)
+SUMMARY = RunSummary(
+    "tiny",
+    "H200",
+    ExitCode.no_correct_candidate,
+    (PROMOTED, FAILED),
+    causes=(FailureCause(Status.crash, 50, "KeyError: 'x'", "N=16 dtype=fp32", "steady"),),
+    lanes=(LaneTime("gpu0", {"starting": 3.0, "inputs": 0.5, "reference": 0.5, "measuring": 2.0, "idle": 0.01}),),
+    elapsed_s=6.2,
+    tune_file="tuned.csv",
+    record_file="tuned.profile.1.csv",
+)
+
+
+def text_of(summary, **options):
+    stream = io.StringIO()
+    print_summary(summary, stream, **options)
+    return stream.getvalue()
+
+
+def test_each_shape_is_shown_with_its_gain_over_the_default():
+    line = next(line for line in text_of(SUMMARY).splitlines() if line.startswith("N=8"))
+
+    assert line.split() == ["N=8", "dtype=fp32", "promoted", "quick", "50", "100", "50.0", "2", "ok"]
+
+
+def test_a_failed_shape_is_listed():
+    assert any(line.startswith("N=16 dtype=fp32  failed") for line in text_of(SUMMARY).splitlines())
+
+
+def test_fifty_failures_of_one_cause_are_one_line_with_a_count():
+    lines = [line for line in text_of(SUMMARY).splitlines() if "KeyError" in line]
+
+    assert lines == ["  50 × crash: KeyError: 'x' (steady, N=16 dtype=fp32)"]
+
+
+def test_the_time_of_each_lane_is_split():
+    assert "gpu0: start 3.0 s, prepare 1.0 s, measure 2.0 s" in text_of(SUMMARY)
+    assert sum(lane_split(SUMMARY.lanes[0].seconds).values()) == sum(SUMMARY.lanes[0].seconds.values())
+
+
+def test_of_many_shapes_those_that_need_a_person_are_shown_first():
+    many = (*[PROMOTED] * 500, FAILED)
+    text = text_of(RunSummary("tiny", "H200", ExitCode.done, many))
+
+    assert text.count("promoted  quick") == SHOWN_SHAPES - 1
+    assert "N=16 dtype=fp32  failed" in text
+    assert f"{501 - SHOWN_SHAPES} more shapes" in text
+
+
+def test_nothing_to_tune_is_said_in_one_line():
+    text = text_of(RunSummary("tiny", "H200", ExitCode.done, already_tuned=2))
+
+    assert text == "0 shapes to tune, 2 have a row already\n"
+
+
+def test_the_json_form_holds_the_same_and_is_strict_json():
+    read = json.loads(summary_json(SUMMARY), parse_constant=lambda name: 1 / 0)
+
+    assert read["exit_code"] == 1
+    assert read["candidates"] == {"ok": 2, "crash": 50}
+    assert [shape["kernel"] for shape in read["shapes"]] == ["quick", None]
+    assert read["causes"][0]["count"] == 50
+    assert read["lanes"]["gpu0"]["measure"] == 2.0
+
+
+def test_a_dry_run_is_told_with_its_counts_and_a_table():
+    overview = RunOverview("tiny", "H200", 1, (PlannedShape("N=8", ("a", "b", "c"), 0, "a"),), 4)
+    stream = io.StringIO()
+    print_overview(overview, stream)
+
+    assert stream.getvalue().splitlines()[0] == "1 shape, 3 candidates, 4 shapes have a row already"
+    assert stream.getvalue().splitlines()[2].split() == ["N=8", "3", "a"]
