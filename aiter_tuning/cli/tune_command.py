@@ -17,6 +17,8 @@ def run(args: argparse.Namespace) -> int:
     tuner = TunerCommon(find_family(args.family))
     if args.dry_run:
         overview = tuner.overview(args)
+        for note in overview.notes:
+            print(note, file=sys.stderr)
         if args.json:
             print(overview_json(overview))
         else:

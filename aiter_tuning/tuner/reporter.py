@@ -33,6 +33,8 @@ class RunOverview:
     shapes: tuple[PlannedShape, ...]
     """Numbered as in :class:`LaneView.group`."""
     already_tuned: int
+    notes: tuple[str, ...] = ()
+    """What a person should know about the files that were read."""
 
     @property
     def candidates(self) -> int:

@@ -110,11 +110,10 @@ class TunerCommon:
             if row is None or work.arguments.retune
         ]
         planned = tuple(
-            PlannedShape(p.label, tuple(c.name for c in p.measuring_order()), 0, p.incumbent) for p in plans
+            PlannedShape(plan.label, tuple(c.name for c in plan.measuring_order()), 0, plan.incumbent) for plan in plans
         )
-        return RunOverview(
-            self.family.name, _name(work.device), len(work.devices), planned, len(work.shapes) - len(plans)
-        )
+        already = len(work.shapes) - len(plans)
+        return RunOverview(self.family.name, _name(work.device), len(work.devices), planned, already, work.notes)
 
     def run(
         self,
@@ -168,6 +167,9 @@ class TunerCommon:
             rows = (table.find(device.gfx, device.cu_num, device.gpu_model, shape) for table in tables)
             published.append(next((row for row in rows if row is not None), None))
         warnings = [*file.warnings, *(warning for table in tables for warning in table.warnings)]
+        if file.duplicates:
+            repeat = "1 row repeats a shape" if file.duplicates == 1 else f"{file.duplicates} rows repeat a shape"
+            warnings.append(f"{file.path}: {repeat}; {len(file.shapes)} distinct shapes in {file.rows} rows")
         return _Work(arguments, devices, tuple(shapes), tuple(published), (*warnings, *notes))
 
     def _devices(self, arguments: TuneArguments) -> tuple[Device, ...]:

@@ -96,13 +96,17 @@ def test_a_file_without_rows_is_no_error(place, capfd):
 
 
 def test_a_dry_run_counts_shapes_and_candidates_and_writes_nothing(place, capfd):
+    (place / "good.csv").write_text("M,N,K,scale\n8,16,32,1\n8,16,32,2\n")
     before = sorted(os.listdir(place))
 
     assert run("tune", "gemm_cpu", "-i", "good.csv", "-o", "o.csv", "--dry_run") == 0
 
-    first = capfd.readouterr().out.splitlines()[0]
+    out, err = capfd.readouterr()
+    first = out.splitlines()[0]
     assert first.startswith("1 shape, ")
     assert first.endswith(" candidates")
+    assert "1 row repeats a shape" in err
+    assert "scale" in err, "a column that the family does not know is named"
     assert sorted(os.listdir(place)) == before
 
 
