@@ -19,14 +19,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     from aiter_tuning.cli.parser import parse
 
     args = parse(sys.argv[1:] if argv is None else argv)
+    code = 0
     try:
         code = _run(args.command, args)
         sys.stdout.flush()
-        return code
     except BrokenPipeError:
         # Whoever read our output (head, less) has gone; a second error at interpreter exit would hide that.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return code
 
 
 def _run(command: str, args: object) -> int:

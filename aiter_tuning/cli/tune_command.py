@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 
 from aiter_tuning.cli.interrupt import stop_on_signal
@@ -26,8 +27,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with progress_on(sys.stderr, verbose=args.verbose) as progress, stop_on_signal(tuner.request_stop):
         summary = tuner.run(args, progress)
-    if args.json:
-        print(summary_json(summary))
-    else:
-        print_summary(summary, sys.stdout, verbose=args.verbose)
+    with contextlib.suppress(BrokenPipeError):  # the exit code tells what came of the run, not of the reader
+        if args.json:
+            print(summary_json(summary))
+        else:
+            print_summary(summary, sys.stdout, verbose=args.verbose)
+        sys.stdout.flush()
     return int(summary.exit_code)

@@ -7,6 +7,7 @@ it hangs.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -107,7 +108,8 @@ class PlainProgress:
 
     def _print(self, text: str) -> None:
         self._last_line = self._clock()
-        print(f"[{format_s(self.state.elapsed_s):>6}] {text}", file=self._stream, flush=True)
+        with contextlib.suppress(OSError):  # whoever read it has gone; a run of hours does not end for that
+            print(f"[{format_s(self.state.elapsed_s):>6}] {text}", file=self._stream, flush=True)
 
 
 class LiveProgress(PlainProgress):
@@ -138,11 +140,13 @@ class LiveProgress(PlainProgress):
     def run_ended(self) -> None:
         if self._shown:
             self._shown = False
-            self._live.stop()
+            with contextlib.suppress(OSError):
+                self._live.stop()
 
     def _refresh(self) -> None:
         if self._shown:
-            self._live.update(self._picture(), refresh=True)
+            with contextlib.suppress(OSError):
+                self._live.update(self._picture(), refresh=True)
 
     def _picture(self) -> RenderableType:
         from rich.console import Group
@@ -169,7 +173,8 @@ class LiveProgress(PlainProgress):
 
     def _print(self, text: str) -> None:
         self._last_line = self._clock()
-        self._console.print(f"[{format_s(self.state.elapsed_s):>6}] {text}", markup=False, soft_wrap=True)
+        with contextlib.suppress(OSError):
+            self._console.print(f"[{format_s(self.state.elapsed_s):>6}] {text}", markup=False, soft_wrap=True)
 
 
 def started_text(overview: RunOverview) -> str:

@@ -138,7 +138,10 @@ def _print_table(table: Table, stream: TextIO) -> None:
     from rich.console import Console
 
     width = None if stream.isatty() else PLAIN_WIDTH
-    Console(file=stream, width=width, highlight=False).print(table)
+    console = Console(file=stream, width=width, highlight=False)
+    with console.capture() as text:  # written by us: rich ends the process with 1 where the reader has gone
+        console.print(table)
+    stream.write(text.get())
 
 
 def summary_json(summary: RunSummary) -> str:

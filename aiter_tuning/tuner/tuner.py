@@ -325,7 +325,8 @@ class TunerCommon:
 
 def _name(device: Device) -> str:
     """The device for a person."""
-    return f"{device.gpu_model} ({device.gfx}, {device.cu_num} {'cores' if device.torch_device == 'cpu' else 'CUs'})"
+    unit = "core" if device.torch_device == "cpu" else "CU"
+    return f"{device.gpu_model} ({device.gfx}, {device.cu_num} {unit}{'s' if device.cu_num != 1 else ''})"
 
 
 def _advice(outcome: RunOutcome, shapes: Iterable[ShapeOutcome]) -> str:

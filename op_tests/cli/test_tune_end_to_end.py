@@ -2,12 +2,17 @@
 
 import json
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from aiter_tuning.tables.csv_reader import read_rows
+
+TINY = Path(__file__).parent.parent / "families_for_tests" / "tiny.py"
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -167,3 +172,25 @@ def test_with_v_what_candidates_print_and_each_shape_are_shown(tune):
 
     assert "N=8 dtype=fp32 talks | hello from a candidate" in err
     assert "N=8 dtype=fp32: " in err
+
+
+def test_the_parent_imports_neither_torch_nor_triton_nor_pandas_for_a_run(tmp_path, tune):
+    tune("Tiny", "--dry_run", sizes=(8,)).communicate()  # writes the file of shapes
+    words = ["tune", f"{TINY}:Tiny", "-i", "shapes.csv", "-o", "out.csv"]
+    program = (
+        f"import sys; from aiter_tuning.cli import main; code = main({words!r});"
+        "print(code, sorted({'torch', 'triton', 'pandas', 'numpy', 'scipy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+
+    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+
+
+def test_a_log_that_goes_away_does_not_end_the_run(tune, tmp_path):
+    process = tune("Tiny", sizes=(8,))
+    process.stderr.close()
+    process.stdout.close()
+
+    assert process.wait(60) == 0
+    assert [row["kernelName"] for row in rows_of(tmp_path / "out.csv")] == ["quick"]
+    process.stdout = process.stderr = None
