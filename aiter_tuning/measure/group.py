@@ -120,12 +120,7 @@ class GroupBench:
         ``first_call_done`` is called once, when the first call, which may compile, has returned and its work is done.
         Returns the measurement, and the exception if it was a device fault: the process is worthless then.
         """
-        done = _Once(first_call_done)
-        measurement, fault, error_is_memory = self._attempt(index, done, leader_us)
-        if error_is_memory and fault is None:
-            # What other candidates left behind may be what was missing (vllm#53490: cached kernels never freed).
-            self._give_memory_back()
-            measurement, fault, _ = self._attempt(index, done, leader_us)
+        measurement, fault = self._attempt(index, first_call_done, leader_us)
         changes = self._surroundings.restore()
         if changes or self._setup_s:
             measurement = replace(
@@ -148,8 +143,7 @@ class GroupBench:
 
     def _attempt(
         self, index: int, first_call_done: Callable[[], None], leader_us: float
-    ) -> tuple[Measurement, BaseException | None, bool]:
-        """One try; the third value: the candidate ran out of memory."""
+    ) -> tuple[Measurement, BaseException | None]:
         try:
             inputs = self._inputs
             if inputs is None:
@@ -158,19 +152,19 @@ class GroupBench:
                 self._bench, self._tasks[index], inputs, self._reference, first_call_done, leader_us
             )
         except MissingInputError as error:
-            return Measurement.failed(Status.crash, str(error), us=UNMEASURED_US), None, False
+            return Measurement.failed(Status.crash, str(error), us=UNMEASURED_US), None
         except BaseException as error:  # a candidate may raise SystemExit or a class of its own: a verdict all the same
             return self._verdict(error)
-        return measurement, None, measurement.status is Status.oom_runtime
+        return measurement, None
 
-    def _verdict(self, error: BaseException) -> tuple[Measurement, BaseException | None, bool]:
+    def _verdict(self, error: BaseException) -> tuple[Measurement, BaseException | None]:
         detail = describe(error)
         if is_device_fault(error):
             self.fault = error
-            return Measurement.failed(Status.crash, detail, us=math.inf), error, False
+            return Measurement.failed(Status.crash, detail, us=math.inf), error
         status = classify(error)
         us = math.inf if status is Status.timeout else UNMEASURED_US
-        return Measurement.failed(status, detail, us=us), None, status is Status.oom_runtime
+        return Measurement.failed(status, detail, us=us), None
 
     def _make_inputs(self, task: MpTunerTask, inputs_id: int, announce: Callable[[str], None]) -> Measurement | None:
         # The old ones go first: two shapes' inputs may not fit side by side.
@@ -237,17 +231,3 @@ class GroupBench:
         except Exception as error:  # on a faulted device nothing works; the next probe will say so
             if is_device_fault(error):
                 self.fault = error
-
-
-class _Once:
-    """Calls through at most once: a candidate that is tried again has had its first call."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call: Callable[[], None] | None = call
-
-    def __call__(self) -> None:
-        call, self._call = self._call, None
-        if call is not None:
-            call()

@@ -50,7 +50,7 @@ from aiter_tuning.pool.messages import (
     Started,
     Unprepared,
 )
-from aiter_tuning.status import describe, is_device_fault
+from aiter_tuning.status import describe
 
 _PR_SET_PDEATHSIG = 1
 _BACKGROUND_NICE = 10
@@ -132,9 +132,10 @@ class _Server:
         self._send = channel.send
         self._receive = channel.receive
         self._kind: DeviceKind | None = None
-        self._device_name = ""
+        self._device_id = ""
         self._torch_device = "cpu"
         self._bench: Any = None
+        self._surroundings: Any = None
 
     def serve(self) -> None:
         surroundings, hello = self._receive()
@@ -161,6 +162,20 @@ class _Server:
             for message in self._receive():
                 handlers[type(message)](message)
 
+    def _adopt(self, message: Adopt) -> None:
+        adopt(message)
+        if self._surroundings is not None:
+            self._surroundings.close()
+            self._surroundings = None
+
+    def _captured_surroundings(self) -> Any:
+        """What candidates are to find, as it was when the parent last told; looked at before any of them runs."""
+        from aiter_tuning.measure.surroundings import Surroundings
+
+        if self._surroundings is None:
+            self._surroundings = Surroundings.capture()
+        return self._surroundings
+
     def _bind(self, message: Bind) -> None:
         assert self._kind is not None
         started = time.monotonic()
@@ -170,7 +185,7 @@ class _Server:
         except Exception as error:
             self._send(BindFailed(describe(error)))
             return
-        self._device_name = uuid
+        self._device_id = uuid
         self._torch_device = message.device.torch_device
         self._send(Bound(uuid, time.monotonic() - started))
 
@@ -190,6 +205,8 @@ class _Server:
                 payload.plan,
                 self._kind,
                 self._torch_device,
+                device_id=self._device_id,
+                surroundings=self._captured_surroundings(),
             )
         except Exception as error:
             self._bench = None
@@ -217,7 +234,7 @@ class _Server:
 
         unprepared: Measurement | None = bench.prepare(index, announce)
         if unprepared is not None:
-            leaving = is_device_fault(RuntimeError(unprepared.detail))
+            leaving = bench.fault is not None
             self._send(Unprepared(index, phase, self._signed(unprepared, message), leaving))
             self._leave_if(leaving)
             return
@@ -226,8 +243,9 @@ class _Server:
         self._send(Measured(index, self._signed(measurement, message), fault is not None))
         self._leave_if(fault is not None)
 
-    def _signed(self, measurement: Measurement, message: Go) -> Measurement:
-        return replace(measurement, attempt=message.attempt, device=self._device_name)
+    @staticmethod
+    def _signed(measurement: Measurement, message: Go) -> Measurement:
+        return measurement if message.attempt == 1 else replace(measurement, attempt=message.attempt)
 
     def _leave_if(self, leaving: bool) -> None:
         if leaving:  # every later answer from this context would be a lie

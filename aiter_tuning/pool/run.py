@@ -382,6 +382,8 @@ class Run:
         assert ledger is not None and group is not None
         for index, measurement in verdicts:
             if measurement.status.is_terminal:
+                if not measurement.device:  # a verdict that was given here, about a worker that could not
+                    measurement = replace(measurement, device=lane.device.uuid)
                 self._watcher.measured(group, index, measurement)
         if ledger.ended:
             lane.handed = None

@@ -399,6 +399,17 @@ def runs_out_of_memory_first(x, y, file):
     return write_result(x, y)
 
 
+def counts_and_runs_out_of_memory(x, y, file):
+    with open(file, "a") as log:
+        log.write("x")
+    raise MemoryError("out of memory every time")
+
+
+def tells_its_limits(x, y, file):
+    Path(file).write_text(Path("/proc/self/limits").read_text())
+    return write_result(x, y)
+
+
 def tells_its_process(x, y, file):
     with open(file, "a") as log:
         log.write(f"{os.getpid()}\n")
