@@ -73,9 +73,9 @@ FORK = (
 checkpoint = begin()
 child = os.fork()
 if child == 0:
+    print(os.getpid())  # by now it has closed what it inherited
     sys.stdin.readline()
     os._exit(0)
-print(child)
 sys.stdin.readline()
 """
 )
@@ -192,6 +192,58 @@ def test_a_forked_child_that_outlives_the_run_does_not_keep_its_checkpoint(tmp_p
             assert mine.path.name == "out.checkpoint.csv"
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_a_row_that_another_process_is_writing_is_left_alone_without_a_word(tmp_path, program):
+    tuned = tmp_path / "out.csv"
+    run = program(HOLD, tuned)
+    with open(run.line(), "ab") as file:
+        file.write(b"finished,1,2,3,c1,scr")
+    with begin(tuned) as mine:
+        assert set(mine.finished_results(SHAPE, {"c0": "f", "c1": "f"})) == {"c0"}
+        assert mine.warnings == []
+
+
+def test_another_environment_s_run_beside_it_is_not_read(tmp_path, program):
+    tuned = tmp_path / "out.csv"
+    run = program(HOLD, tuned)
+    run.line()
+    with Checkpoint.open(tuned, GEMM, RunFingerprint({"device": "other"})) as mine:
+        assert mine.path.name == "out.checkpoint.2.csv"
+        assert mine.set_aside is None
+        assert mine.finished_results(SHAPE, {"c0": "f"}) == {}
+
+
+def test_a_run_that_ends_between_opening_and_locking_its_file_is_not_resumed(tmp_path, monkeypatch):
+    tuned = tmp_path / "out.csv"
+    with begin(tuned) as ended:
+        ended.finished(SHAPE, "c0", OK, fingerprint="f")
+        flock = fcntl.flock
+
+        def end_meanwhile(fd, operation):
+            monkeypatch.setattr(fcntl, "flock", flock)
+            ended.complete()
+            flock(fd, operation)
+
+        monkeypatch.setattr(fcntl, "flock", end_meanwhile)
+        with begin(tuned) as mine:
+            assert mine.path == tmp_path / "out.checkpoint.csv"
+            assert mine.finished_results(SHAPE, {"c0": "f"}) == {}
+            mine.started(SHAPE, "c1", fingerprint="f")
+    assert len(os.listdir(tmp_path)) == 2
+
+
+def test_rows_are_synced_once_a_second_and_when_asked(tmp_path, monkeypatch):
+    seconds, syncs = [100.0], []
+    monkeypatch.setattr("aiter_tuning.tables.checkpoint.time.monotonic", lambda: seconds[0])
+    monkeypatch.setattr(os, "fdatasync", lambda fd: syncs.append(seconds[0]))
+    with begin(tmp_path / "out.csv") as checkpoint:
+        for tenth in range(31):
+            seconds[0] = 100 + tenth / 10
+            checkpoint.finished(SHAPE, f"c{tenth}", OK, fingerprint="f")
+        assert syncs == [101.0, 102.0, 103.0]
+        checkpoint.sync()
+        assert len(syncs) == 4
 
 
 def test_fresh_does_not_touch_what_another_process_is_writing(tmp_path, program):

@@ -151,11 +151,13 @@ def test_a_near_miss_in_spelling_is_named(written, header, found, meant):
     assert message.startswith(f"shapes.csv:1:{place}: unknown column {found}; expected {meant}")
 
 
-@pytest.mark.parametrize("header", ["M,N,K,B", "M,N,K,outdtype", "M,N,K,us1,us2", "M,N,K,dtype,indtype"])
+@pytest.mark.parametrize(
+    "header", ["M,N,K,B", "M,N,K,outdtype", "M,N,K,us1,us2", "M,N,K,mode1,mode2", "M,N,K,dtype,indtype"]
+)
 def test_another_column_is_not_taken_for_a_misspelling(written, header):
     row = ",".join("1" * (header.count(",") + 1))
     path = written(f"{header}\n{row}\n")
-    assert len(cells(path, required=("M", "N", "K"), known=("M", "N", "K", "dtype", "us"))) == 1
+    assert len(cells(path, required=("M", "N", "K"), known=("M", "N", "K", "dtype", "us", "mode"))) == 1
 
 
 def test_missing_columns_are_named_together(written):

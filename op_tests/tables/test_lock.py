@@ -24,9 +24,9 @@ from aiter_tuning.tables.lock import FileLock
 FileLock(sys.argv[1]).acquire()
 child = os.fork()
 if child == 0:
+    print(os.getpid())  # by now it has closed what it inherited
     sys.stdin.readline()
     os._exit(0)
-print(child)
 sys.stdin.readline()
 """
 

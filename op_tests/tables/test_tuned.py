@@ -383,3 +383,13 @@ def test_after_any_updates_every_key_holds_its_last_row(tmp_path_factory, batche
         assert found is not None
         assert (found.kernelName, found.kernelId, found.config) == (one.kernelName, one.kernelId, one.config)
         assert found.us == round(one.us, 4)
+
+
+def test_a_table_that_did_not_change_is_read_once(path, monkeypatch):
+    from aiter_tuning.tables import tuned
+
+    TunedCsv(path, GEMM).update([row(m) for m in range(1, 50)])
+    table, readings, read = TunedCsv(path, GEMM), [], tuned.read_rows
+    monkeypatch.setattr(tuned, "read_rows", lambda *a, **k: readings.append(a) or read(*a, **k))
+    assert all(table.find("sm90", 132, "NVIDIA H200", {"M": m, "N": 128, "K": 256}) for m in range(1, 50))
+    assert len(readings) == 1
