@@ -16,9 +16,15 @@ EXIT_WRITE_FAILED = 5
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the process's exit code (see ``aiter-tune tune --help``)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["autotune"]:  # stands alone, with a grammar of its own
+        from aiter_tuning.triton_autotune.command_line import main as autotune
+
+        return autotune(words[1:], prog="aiter-tune autotune")
+
     from aiter_tuning.cli.parser import parse
 
-    args = parse(sys.argv[1:] if argv is None else argv)
+    args = parse(words)
     code = 0
     try:
         code = _run(args.command, args)

@@ -87,6 +87,7 @@ def _build() -> argparse.ArgumentParser:
     _add_tune(commands)
     families = commands.add_parser("families", help="list the families that can be tuned", allow_abbrev=False)
     families.add_argument("--json", action="store_true", help="as JSON")
+    commands.add_parser("autotune", help="tables and recordings of Triton's own autotuner", add_help=False)
     return parser
 
 
