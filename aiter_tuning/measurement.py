@@ -60,7 +60,21 @@ class Measurement:
 
     def __reduce__(self) -> tuple[type[Measurement], tuple[Any, ...]]:
         # One travels for every candidate; a dataclass with slots would be restored field by field, in Python.
-        return Measurement, tuple(getattr(self, name) for name in self.__slots__)
+        return Measurement, (
+            self.status,
+            self.us,
+            self.err_ratio,
+            self.detail,
+            self.attempt,
+            self.censored,
+            self.samples,
+            self.timer,
+            self.flags,
+            self.setup_s,
+            self.first_call_s,
+            self.timing_s,
+            self.device,
+        )
 
     @classmethod
     def failed(cls, status: Status, detail: str, *, us: float | None = None, attempt: int = 1) -> Measurement:

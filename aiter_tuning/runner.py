@@ -5,9 +5,10 @@ Same calls and results as upstream's function of that name; what it adds is keyw
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from aiter_tuning.devices.discovery import DeviceRequest
@@ -17,7 +18,7 @@ from aiter_tuning.pool.ledger import OnFault
 from aiter_tuning.pool.pool import DEFAULT_STARTUP_TIMEOUT_S, Pool
 from aiter_tuning.pool.watcher import Clocks, RunEnd, Watcher
 from aiter_tuning.status import Status, one_line
-from aiter_tuning.task import Group, MpTunerTask, as_task, group_by_shape
+from aiter_tuning.task import Group, MpTunerTask, as_task, group_by_shape, shape_key
 
 logger = logging.getLogger("aiter_tuning")
 
@@ -163,7 +164,12 @@ def _measure(
 ) -> list[Any]:
     if len(pool.lanes) == 1 and not plan.fast_mode:
         shape_grouped = True
-    groups = group_tasks(tasks, in_datas) if shape_grouped else SingleTasks(tasks, in_datas)
+    groups: ShapeTasks | SingleTasks
+    if shape_grouped:
+        groups = ShapeTasks(tasks, in_datas)
+    else:
+        groups = SingleTasks(tasks, in_datas, len(pool.lanes))
+        clocks, on_fault = _clocks_of_one(clocks), "continue"
     collector = _Collector(groups, len(tasks), on_fault, return_status, result_callback, verbose)
     outcome = pool.run(groups, plan, clocks, on_fault=on_fault, retries=retries, watcher=collector)
     if outcome.end is not RunEnd.done:
@@ -171,53 +177,122 @@ def _measure(
     return collector.results(outcome.reason)
 
 
-def group_tasks(tasks: Sequence[MpTunerTask], in_datas: Sequence[tuple[int, Any]]) -> list[Group]:
-    """One group for each shape, in order of first appearance.
+def _clocks_of_one(clocks: Clocks) -> Clocks:
+    """A group of one has the group's clock for its own."""
+    own = [seconds for seconds in (clocks.group_s, clocks.candidate_s) if seconds is not None]
+    return Clocks(None, min(own) if own else None, clocks.compile_s)
+
+
+class ShapeTasks(Sequence[Group]):
+    """The candidates of each shape as a group, shapes with the most candidates first; made when it is their turn.
 
     Raises:
         ValueError: ``in_datas`` does not have one entry for each shape, or an entry declares another number of
             candidates than its shape has.
     """
-    by_shape = group_by_shape(tasks)
-    if len(in_datas) != len(by_shape):
-        raise ValueError(f"in_datas has {len(in_datas)} entries but the tasks have {len(by_shape)} shapes")
-    groups = []
-    for (key, positions), (declared, data) in zip(by_shape, in_datas, strict=True):
-        if declared != len(positions):
-            raise ValueError(
-                f"work group declares {declared} kernels but contains {len(positions)} tasks (shape {key!r})"
-            )
-        members = tuple(tasks[position] for position in positions)
-        groups.append(Group(members, tuple(positions), data=data or None, label=str(key), cost=float(len(positions))))
-    return groups
+
+    def __init__(self, tasks: Sequence[MpTunerTask], in_datas: Sequence[tuple[int, Any]]) -> None:
+        by_shape = group_by_shape(tasks)
+        if len(in_datas) != len(by_shape):
+            raise ValueError(f"in_datas has {len(in_datas)} entries but the tasks have {len(by_shape)} shapes")
+        for (key, positions), (declared, _) in zip(by_shape, in_datas, strict=True):
+            if declared != len(positions):
+                raise ValueError(
+                    f"work group declares {declared} kernels but contains {len(positions)} tasks (shape {key!r})"
+                )
+        self._tasks = tasks
+        self._data = [data or None for _, data in in_datas]
+        self._positions = [positions for _, positions in by_shape]
+        firsts = itertools.accumulate(map(len, self._positions), initial=0)
+        # Results come shape by shape in order of first appearance, whatever the order of the work.
+        self._order = sorted(zip(range(len(by_shape)), firsts, strict=False), key=lambda x: -len(self._positions[x[0]]))
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def first(self, group: int) -> int:
+        """Where the group's first result stands."""
+        return self._order[group][1]
+
+    def info(self, group: int, index: int) -> Any:
+        """The caller's name of a candidate."""
+        return self._tasks[self._positions[self._order[group][0]][index]].info
+
+    def infos(self) -> Iterator[Any]:
+        """All of them, in the order of the results."""
+        return (self._tasks[position].info for positions in self._positions for position in positions)
+
+    def __getitem__(self, group: Any) -> Any:
+        shape = self._order[group][0]
+        positions = self._positions[shape]
+        tasks = tuple(self._tasks[position] for position in positions)
+        return Group(tasks, tuple(positions), data=self._data[shape], label=str(shape_key(tasks[0])))
 
 
 class SingleTasks(Sequence[Group]):
-    """Each task a group of its own, made when it is its turn: a hundred thousand of them cost no memory here."""
+    """Tasks that share nothing, a few to a group so that a round trip serves several; made when it is their turn.
 
-    def __init__(self, tasks: Sequence[MpTunerTask], in_datas: Sequence[tuple[int, Any]]) -> None:
+    A hundred thousand of them cost no memory here. Each has inputs of its own, and since a fault may cost only the one
+    that faulted, they are to be run with ``on_fault="continue"``.
+
+    Args:
+        tasks: the tasks.
+        in_datas: as for :func:`mp_tuner`; the counts must add up to the number of tasks.
+        lanes: how many lanes share the work; with few tasks the groups are small, so that all lanes have some.
+
+    Raises:
+        ValueError: the counts do not add up.
+    """
+
+    def __init__(self, tasks: Sequence[MpTunerTask], in_datas: Sequence[tuple[int, Any]], lanes: int) -> None:
         declared = sum(count for count, _ in in_datas)
         if declared != len(tasks):
             raise ValueError(f"in_datas declares {declared} kernels but there are {len(tasks)} tasks")
+        size = max(1, min(_MOST_TOGETHER, len(tasks) // (4 * lanes)))
         self._tasks = tasks
-        self._ends: list[tuple[int, int, Any]] = []
+        self._spans: list[tuple[int, int, Any]] = []
         start = 0
-        for count, data in in_datas:
-            if data:
-                self._ends.append((start, start + count, data))
+        for count, data in _runs_of_equal_data(in_datas):
+            for first in range(start, start + count, size):
+                self._spans.append((first, min(first + size, start + count), data or None))
             start += count
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self._spans)
 
-    def info(self, position: int) -> Any:
+    def first(self, group: int) -> int:
+        """Where the group's first result stands."""
+        return self._spans[group][0]
+
+    def info(self, group: int, index: int) -> Any:
         """The caller's name of a candidate."""
-        return self._tasks[position].info
+        return self._tasks[self._spans[group][0] + index].info
 
-    def __getitem__(self, position: Any) -> Any:
-        task = self._tasks[position]
-        data = next((data for start, end, data in self._ends if start <= position < end), None)
-        return Group((task,), (position,), data=data, label=str(task.info))
+    def infos(self) -> Iterator[Any]:
+        """All of them, in the order of the results."""
+        return (task.info for task in self._tasks)
+
+    def __getitem__(self, group: Any) -> Any:
+        first, end, data = self._spans[group]
+        return Group(tuple(self._tasks[first:end]), tuple(range(first, end)), data=data, shares=False)
+
+
+_MOST_TOGETHER = 64
+
+
+def _runs_of_equal_data(in_datas: Sequence[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """Neighbouring entries without inputs of their own as one."""
+    waiting = 0
+    for count, data in in_datas:
+        if data:
+            if waiting:
+                yield waiting, None
+            waiting = 0
+            yield count, data
+        else:
+            waiting += count
+    if waiting:
+        yield waiting, None
 
 
 class _Collector(Watcher):
@@ -225,13 +300,14 @@ class _Collector(Watcher):
 
     def __init__(
         self,
-        groups: Sequence[Group],
+        groups: ShapeTasks | SingleTasks,
         total: int,
         on_fault: OnFault,
         return_status: bool,
         callback: ResultCallback | None,
         verbose: bool,
     ) -> None:
+        self.run_ahead = callback is None
         self._groups = groups
         self._on_fault = on_fault
         self._typed = return_status
@@ -240,29 +316,15 @@ class _Collector(Watcher):
         self._results: list[Any] = [None] * total
         self._statuses: Counter[Status] = Counter()
         self._causes: dict[tuple[Status, str], tuple[str, int]] = {}
-        self._offsets: list[int] = []
-        offset = 0
-        if isinstance(groups, list):
-            for group in groups:
-                self._offsets.append(offset)
-                offset += len(group.tasks)
-
-    def _place(self, group: int, index: int) -> int:
-        return self._offsets[group] + index if self._offsets else group
-
-    def _info(self, group: int, index: int) -> Any:
-        if isinstance(self._groups, SingleTasks):
-            return self._groups.info(group)
-        return self._groups[group].tasks[index].info
 
     def _form(self, info: Any, measurement: Measurement) -> Any:
         result = measurement.result(info)
         return result if self._typed else tuple(result[:3])
 
-    def measured(self, group: int, index: int, measurement: Measurement) -> None:
-        info = self._info(group, index)
+    def measured(self, group: int, index: int, measurement: Measurement, *, logged: bool) -> None:
+        info = self._groups.info(group, index)
         result = self._form(info, measurement)
-        self._results[self._place(group, index)] = result
+        self._results[self._groups.first(group) + index] = result
         self._statuses[measurement.status] += 1
         if measurement.status is not Status.ok:
             self._remember(info, measurement)
@@ -278,13 +340,14 @@ class _Collector(Watcher):
             logger.warning("%s %r: %s", measurement.status, info, measurement.detail)
 
     def group_ended(self, group: int, results: Sequence[Measurement]) -> None:
-        whole_group_lost = not self._typed and any(self._is_fault(result) for result in results)
+        together = isinstance(self._groups, ShapeTasks) and not self._typed
+        lost_together = together and any(self._is_fault(result) for result in results)
         for index, result in enumerate(results):
-            place = self._place(group, index)
-            if whole_group_lost:
-                self._results[place] = (self._info(group, index), *_LOST)
+            place = self._groups.first(group) + index
+            if lost_together:
+                self._results[place] = (self._groups.info(group, index), *_LOST)
             elif not result.status.is_terminal:
-                self._results[place] = self._form(self._info(group, index), result)
+                self._results[place] = self._form(self._groups.info(group, index), result)
                 self._statuses[result.status] += 1
 
     def _is_fault(self, result: Measurement) -> bool:
@@ -294,7 +357,7 @@ class _Collector(Watcher):
 
     def output(self, group: int, index: int, text: str) -> None:
         if self._verbose:
-            logger.info("%r printed: %s", self._info(group, index), one_line(text))
+            logger.info("%r printed: %s", self._groups.info(group, index), one_line(text))
 
     def note(self, text: str) -> None:
         logger.warning("%s", text)
@@ -302,13 +365,10 @@ class _Collector(Watcher):
     def results(self, reason: str) -> list[Any]:
         """All of them; groups that were never begun are ``not_run``."""
         missing = Measurement.failed(Status.not_run, reason)
-        if None in self._results:
-            for group in range(len(self._groups)):
-                for index in range(len(self._groups[group].tasks)):
-                    place = self._place(group, index)
-                    if self._results[place] is None:
-                        self._results[place] = self._form(self._info(group, index), missing)
-                        self._statuses[Status.not_run] += 1
+        for place, info in enumerate(self._groups.infos()):
+            if self._results[place] is None:
+                self._results[place] = self._form(info, missing)
+                self._statuses[Status.not_run] += 1
         self._log_failures()
         return self._results
 

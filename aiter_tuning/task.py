@@ -16,7 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from aiter_tuning.measurement import Measurement
 
 ALL_INPUTS = "*"
 """In the place of a task's list of data keys: the candidate gets the whole mapping as its first argument."""
@@ -116,6 +119,22 @@ def _number(identities: Iterable[Hashable]) -> tuple[int, ...]:
     return tuple(seen.setdefault(identity, len(seen)) for identity in identities)
 
 
+class LogbookError(OSError):
+    """A logbook could not be written; the run that it belongs to has ended."""
+
+
+class Logbook(Protocol):
+    """Where a worker itself writes down what it does, so that nothing is lost whoever dies. Travels with its group."""
+
+    def started(self, candidate: int, attempt: int) -> None:
+        """The candidate is about to run. Raises OSError when it cannot be written."""
+        ...
+
+    def finished(self, candidate: int, measurement: Measurement) -> None:
+        """Its verdict. Raises OSError when it cannot be written."""
+        ...
+
+
 @dataclass(frozen=True)
 class Group:
     """The candidates that one lane measures one after another."""
@@ -129,6 +148,10 @@ class Group:
     """What a person calls the shape."""
     cost: float = 1.0
     """Expected work relative to other groups; the longest is handed out first."""
+    shares: bool = True
+    """Whether candidates share inputs and reference; False: each makes its own."""
+    logbook: Logbook | None = None
+    """Written by the worker before and after each candidate; None: the parent is told, and that is all."""
     inputs_ids: tuple[int, ...] = field(init=False)
     """Candidates with equal numbers share inputs."""
     reference_ids: tuple[int, ...] = field(init=False)
@@ -137,6 +160,11 @@ class Group:
     def __post_init__(self) -> None:
         if len(self.tasks) != len(self.positions) or not self.tasks:
             raise ValueError(f"a group needs a position for each task: {len(self.tasks)} and {len(self.positions)}")
+        if not self.shares:
+            apart = tuple(range(len(self.tasks)))
+            object.__setattr__(self, "inputs_ids", apart)
+            object.__setattr__(self, "reference_ids", apart)
+            return
         inputs = _number((id(task.gen_data), _identity(task.gen_args)) for task in self.tasks)
         references = _number(
             (id(task.ref), id(task.ref_func), _identity(task.ref_args), _identity(task.ref_kwargs), shared)

@@ -60,7 +60,10 @@ class _TorchState:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        # A default device is a mode on this stack; asking for the device itself costs fifty times as much.
+        self._modes = getattr(torch._C, "_len_torch_function_stack", torch.get_default_device)
         self.seen = self.look()
+        self._device = torch.get_default_device()
 
     def look(self) -> tuple[Any, ...]:
         torch = self._torch
@@ -70,7 +73,7 @@ class _TorchState:
             torch.is_grad_enabled(),
             torch.get_float32_matmul_precision(),
             torch.are_deterministic_algorithms_enabled(),
-            torch.get_default_device(),
+            self._modes(),
         )
 
     def put_back(self, names: list[str]) -> None:
@@ -81,7 +84,8 @@ class _TorchState:
             ("grad_mode", torch.set_grad_enabled),
             ("matmul_precision", torch.set_float32_matmul_precision),
             ("deterministic", torch.use_deterministic_algorithms),
-            ("default_device", torch.set_default_device),
+            # Set to None it leaves the stack; set to what it was it would stay there.
+            ("default_device", lambda modes: torch.set_default_device(self._device if modes else None)),
         )
         for (name, setter), was, found in zip(setters, self.seen, now, strict=True):
             if was != found:

@@ -54,9 +54,16 @@ class Channel:
             file.write(packed)
         self._socket.send(_FILE + path.encode())
 
-    def receive(self) -> tuple[Any, ...]:
-        """The messages of the next packet. Raises EOFError or OSError when the other end is closed."""
-        packet = self._socket.recv(PACKET_BYTES + 1)
+    def receive(self, *, wait: bool = True) -> tuple[Any, ...]:
+        """The messages of the next packet; without ``wait`` none if there is none.
+
+        Raises:
+            EOFError, OSError: the other end is closed.
+        """
+        try:
+            packet = self._socket.recv(PACKET_BYTES + 1, 0 if wait else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return ()
         if not packet:
             raise EOFError
         if packet[:1] == _INLINE:

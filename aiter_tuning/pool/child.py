@@ -3,16 +3,17 @@
 ::
 
     main ── death signal, no core dumps ── Adopt, Hello ── imports ── Ready ─▶ wait
-      Bind  → take the device, probe it                → Bound | BindFailed
-      Open  → Opened; load the group                   → (OpenFailed)
-      Go    → Preparing… → Started → FirstCallDone     → Measured | Unprepared
+      Bind  → take the device, probe it                                  → Bound | BindFailed
+      Open  → post "opening"; load the group                             → (OpenFailed)
+      Go    → post "inputs", "reference", "compiling", "measuring"       → Measured | Unprepared
       Close → drop the inputs
 
-Every answer goes out before the step that it announces, so that the parent knows what a worker was doing when it died.
+Every step is posted on the board before it begins, so that the parent knows what a worker was doing when it died.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -31,6 +32,7 @@ from typing import Any
 
 from aiter_tuning.devices.device import DeviceKind, load_kind
 from aiter_tuning.measurement import Measurement
+from aiter_tuning.pool.board import COMPILING, INPUTS, MEASURING, OPENING, REFERENCE, Board, flags_between
 from aiter_tuning.pool.channel import Channel
 from aiter_tuning.pool.messages import (
     Adopt,
@@ -38,27 +40,25 @@ from aiter_tuning.pool.messages import (
     BindFailed,
     Bound,
     Close,
-    FirstCallDone,
     Go,
     GroupPayload,
+    LogFailed,
     Measured,
     Open,
-    Opened,
     OpenFailed,
-    Preparing,
     Ready,
-    Started,
     Unprepared,
 )
-from aiter_tuning.status import describe
+from aiter_tuning.pool.output import take_output
+from aiter_tuning.status import Status, describe
+from aiter_tuning.task import Logbook, LogbookError
 
 _PR_SET_PDEATHSIG = 1
-_BACKGROUND_NICE = 10
 
 
 def main() -> None:
-    """Entry point of a worker: ``argv`` is package root, pipe, parent's process id, directory for large messages."""
-    pipe, parent, directory = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    """Entry point of a worker: ``argv`` is package root, pipe, board, parent's process id, directory for messages."""
+    pipe, board, parent, directory = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
     _die_with(parent)
     faulthandler.enable()  # a segmentation fault then names the Python line that it happened in
     # The signal is forgotten across fork, so that a candidate's forked children would outlive us.
@@ -67,7 +67,8 @@ def main() -> None:
     sys.argv = [""]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed must survive os._exit
     try:
-        _Server(Channel(socket.socket(fileno=pipe), directory)).serve()
+        channel = Channel(socket.socket(fileno=pipe), directory)
+        _Server(channel, Board.inherit(board)).serve()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone or has closed us
     os._exit(0)
@@ -106,29 +107,27 @@ def _import_all(names: tuple[str, ...]) -> None:
 
 
 def _import_in_background(names: tuple[str, ...]) -> None:
-    """Imports in a thread of low priority, so that a standby takes little from the lane being timed.
+    """Imports in a thread that runs only when its cores have nothing else to do, so that the lane's timings stay clean.
 
-    Priorities belong to threads here, and an unprivileged process cannot raise one again: the main thread, which will
-    run candidates, never gives up its own.
+    Policies belong to threads: the main thread, which will run candidates, never gives up its own, and threads that
+    libraries make meanwhile are born with the normal one.
     """
 
     def work() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _BACKGROUND_NICE)
+        policy = os.SCHED_IDLE | os.SCHED_RESET_ON_FORK
+        os.sched_setscheduler(threading.get_native_id(), policy, os.sched_param(0))
         _import_all(names)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    # Threads that libraries made meanwhile inherited the low priority; root may give it back.
-    for task in os.listdir("/proc/self/task"):
-        try:
-            os.setpriority(os.PRIO_PROCESS, int(task), 0)
-        except (PermissionError, ProcessLookupError):
-            return
 
 
 class _Server:
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, board: Board) -> None:
+        self._output = os.dup(1)
+        self._post = board.post
+        self._circumstances = board.circumstances
         self._send = channel.send
         self._receive = channel.receive
         self._kind: DeviceKind | None = None
@@ -136,6 +135,7 @@ class _Server:
         self._torch_device = "cpu"
         self._bench: Any = None
         self._surroundings: Any = None
+        self._logbook: Logbook | None = None
 
     def serve(self) -> None:
         surroundings, hello = self._receive()
@@ -150,6 +150,7 @@ class _Server:
             _import_all(hello.preload)
         gc.collect()
         gc.freeze()  # a full collection over torch's modules costs 0.1 s each time; frozen they are not looked at
+        self._printed()  # what imports had to say concerns no candidate
         self._send(Ready(time.monotonic() - started))
         handlers: dict[type, Callable[[Any], None]] = {
             Adopt: adopt,
@@ -190,13 +191,14 @@ class _Server:
         self._send(Bound(uuid, time.monotonic() - started))
 
     def _open(self, message: Open) -> None:
-        self._send(Opened(message.group))
+        self._post(OPENING)
         self._close(None)
         assert self._kind is not None
         try:
             from aiter_tuning.measure.group import GroupBench
 
             payload: GroupPayload = pickle.loads(message.payload)
+            self._logbook = payload.logbook
             self._bench = GroupBench(
                 payload.tasks,
                 payload.inputs_ids,
@@ -218,35 +220,69 @@ class _Server:
             bench.close()
 
     def _go(self, message: Go) -> None:
-        bench, index = self._bench, message.candidate
-        if bench is None:  # OpenFailed is under way and has settled the group
+        if self._bench is None:  # OpenFailed is under way and has settled the group
             return
+        leader_us = message.leader_us
+        try:
+            for index, attempt in message.candidates:
+                measurement = self._run(index, attempt, leader_us)
+                if measurement is None:
+                    return
+                if measurement.status is Status.ok and not measurement.censored:
+                    leader_us = min(leader_us, measurement.us)
+        except LogbookError as error:
+            self._send(LogFailed(error.errno or 0, str(error.strerror)))
+
+    def _run(self, index: int, attempt: int, leader_us: float) -> Measurement | None:
+        """One candidate; None when the parent has to decide how to go on."""
+        bench, log = self._bench, self._logbook
         phase = "inputs"
 
         def announce(name: str) -> None:
             nonlocal phase
             phase = name
-            self._send(Preparing(index, name))
+            self._post(INPUTS if name == "inputs" else REFERENCE, index)
 
-        def first_call_done() -> None:
-            if message.announce_first_call:
-                self._send(FirstCallDone(index))
-
+        if log is not None:
+            _written(log.started, index, attempt)
         unprepared: Measurement | None = bench.prepare(index, announce)
         if unprepared is not None:
             leaving = bench.fault is not None
-            self._send(Unprepared(index, phase, self._signed(unprepared, message), leaving))
+            self._send(Unprepared(index, phase, _of_attempt(unprepared, attempt), leaving))
             self._leave_if(leaving)
-            return
-        self._send(Started(index))
-        measurement, fault = bench.measure(index, first_call_done, message.leader_us)
-        self._send(Measured(index, self._signed(measurement, message), fault is not None))
+            return None
+        self._post(COMPILING, index)
+        before = self._circumstances()
+        measurement, fault = bench.measure(index, lambda: self._post(MEASURING, index), leader_us)
+        flags = flags_between(before, self._circumstances())
+        if flags or attempt != 1:
+            measurement = replace(measurement, attempt=attempt, flags=measurement.flags + flags)
+        final = fault is None and measurement.status is not Status.oom_runtime
+        if final and log is not None:
+            _written(log.finished, index, measurement)
+        self._send(Measured(index, measurement, fault is not None, self._printed()))
         self._leave_if(fault is not None)
+        return measurement if final else None
 
-    @staticmethod
-    def _signed(measurement: Measurement, message: Go) -> Measurement:
-        return measurement if message.attempt == 1 else replace(measurement, attempt=message.attempt)
+    def _printed(self) -> str:
+        """What was printed since the last time, and the file is empty again."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(ValueError, OSError):
+                stream.flush()
+        return take_output(self._output)
 
     def _leave_if(self, leaving: bool) -> None:
         if leaving:  # every later answer from this context would be a lie
             os._exit(0)
+
+
+def _written(write: Callable[..., None], *what: Any) -> None:
+    try:
+        write(*what)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        raise LogbookError(error.errno, f"{place}could not be written: {error.strerror}") from error
+
+
+def _of_attempt(measurement: Measurement, attempt: int) -> Measurement:
+    return measurement if attempt == 1 else replace(measurement, attempt=attempt)

@@ -58,6 +58,11 @@ class Ledger:
         return self._queue[0] if self._queue else None
 
     @property
+    def remaining(self) -> tuple[tuple[int, int], ...]:
+        """Index and due attempt of all who have no verdict, in order."""
+        return tuple((index, self.attempt(index)) for index in self._queue)
+
+    @property
     def ended(self) -> bool:
         return not self._queue
 
@@ -70,13 +75,9 @@ class Ledger:
         """The number of the try that is due: 1 unless it was tried before."""
         return self._tries.get(index, 0) + 1
 
-    def started(self, index: int) -> None:
-        """The worker called the candidate."""
-        self._tries[index] = self._tries.get(index, 0) + 1
-        self._lost_handovers = 0
-
     def measured(self, index: int, measurement: Measurement, *, leaving: bool) -> tuple[Verdicts, bool]:
         """A candidate came back. Second item: whether it needs a clean worker now."""
+        self._began(index)
         if leaving:
             return self._after_death(index, "candidate", measurement, stranger=False), False
         if measurement.status is Status.oom_runtime and index not in self._oom_retried:
@@ -105,6 +106,8 @@ class Ledger:
         index = self.next
         if index is None:
             return []
+        if phase == "candidate":
+            self._began(index)
         if phase == "handed":
             self._lost_handovers += 1
             if self._lost_handovers < _MOST_LOST_HANDOVERS:
@@ -119,6 +122,8 @@ class Ledger:
         index = self.next
         if index is None:
             return []
+        if phase == "candidate":
+            self._began(index)
         place = "" if phase == "candidate" else f" in {phase}"
         detail = with_output(f"no result after {seconds:g} s{place} ({clock} clock), killed", output)
         if clock == "group" and self._on_fault == "continue":
@@ -130,6 +135,11 @@ class Ledger:
     def close_with(self, reason: str) -> Verdicts:
         """Everything without a verdict is ``not_run``."""
         return [self._settle(index, Measurement.failed(Status.not_run, reason)) for index in tuple(self._queue)]
+
+    def _began(self, index: int) -> None:
+        """One more try of a candidate that did start."""
+        self._tries[index] = self._tries.get(index, 0) + 1
+        self._lost_handovers = 0
 
     def _sharing(self, index: int, phase: str) -> list[int]:
         if phase == "opening":

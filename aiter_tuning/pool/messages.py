@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from aiter_tuning.devices.device import Device
 from aiter_tuning.measurement import Measurement
+from aiter_tuning.task import Logbook
 
 # parent → worker
 
@@ -35,11 +36,11 @@ class Bind(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Drop the last group and take this one. The worker answers ``Opened`` at once and loads it under its clock."""
+    """Drop the last group and take this one."""
 
     group: int
     payload: bytes
-    """Pickled :class:`GroupPayload`: loading it runs imports of the user's, so it waits for ``Opened``."""
+    """Pickled :class:`GroupPayload`: loading it runs imports of the user's, under the group's clock."""
 
 
 class GroupPayload(NamedTuple):
@@ -50,16 +51,19 @@ class GroupPayload(NamedTuple):
     reference_ids: tuple[int, ...]
     data: Mapping[str, Any] | None
     plan: Any
+    logbook: Logbook | None
 
 
 class Go(NamedTuple):
-    """Measure one candidate."""
+    """Measure these candidates, one after another.
 
-    candidate: int
-    attempt: int
+    The worker goes on by itself until all are measured, or until one has no inputs, ran out of memory, or broke the
+    device: then it waits for the next ``Go``.
+    """
+
+    candidates: tuple[tuple[int, int], ...]
+    """Index and attempt of each."""
     leader_us: float
-    announce_first_call: bool
-    """Whether the parent runs a clock of its own up to the end of the first call."""
 
 
 class Close(NamedTuple):
@@ -86,8 +90,12 @@ class BindFailed(NamedTuple):
     detail: str
 
 
-class Opened(NamedTuple):
-    group: int
+class LogFailed(NamedTuple):
+    """The logbook could not be written: nothing more is to be measured."""
+
+    errno: int
+    reason: str
+    """The file, and what was wrong with it."""
 
 
 class OpenFailed(NamedTuple):
@@ -97,31 +105,14 @@ class OpenFailed(NamedTuple):
     detail: str
 
 
-class Preparing(NamedTuple):
-    """Inputs or reference of this candidate are about to be made."""
+class Unprepared(NamedTuple):
+    """Inputs or reference of the candidate could not be made."""
 
     candidate: int
     phase: str
     """``inputs`` or ``reference``."""
-
-
-class Unprepared(NamedTuple):
-    """They could not be made."""
-
-    candidate: int
-    phase: str
     measurement: Measurement
     leaving: bool
-
-
-class Started(NamedTuple):
-    """The candidate itself is about to be called."""
-
-    candidate: int
-
-
-class FirstCallDone(NamedTuple):
-    candidate: int
 
 
 class Measured(NamedTuple):
@@ -131,3 +122,5 @@ class Measured(NamedTuple):
     measurement: Measurement
     leaving: bool
     """A device fault: the worker exits after this message, since its context is worthless."""
+    output: str
+    """The end of what the candidate printed."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from aiter_tuning.devices.device import Device
 from aiter_tuning.devices.discovery import DeviceRequest, discover
+from aiter_tuning.pool.board import STANDBY
 from aiter_tuning.pool.lane import KILL_PATIENCE_S, MOST_FAILED_STARTS, Lane
 from aiter_tuning.pool.ledger import OnFault
 from aiter_tuning.pool.messages import Bind, Hello
@@ -42,6 +43,8 @@ class Pool:
         mp_num: how many lanes; under 1: all GPUs, or one CPU lane of all physical cores.
         startup_timeout: seconds that a worker may take to import torch, and again to take its device.
         preload: modules that workers import before they are needed.
+        standbys: whether a second process waits behind each lane, its imports done, for the first to die. Without
+            them there are half as many processes, and a death costs an import of torch.
 
     Raises:
         NoDeviceError: there is no such device.
@@ -54,6 +57,8 @@ class Pool:
         mp_num: int = 0,
         startup_timeout: float = DEFAULT_STARTUP_TIMEOUT_S,
         preload: Sequence[str] = ("torch",),
+        *,
+        standbys: bool = True,
     ) -> None:
         if startup_timeout <= 0:
             raise ValueError(f"startup_timeout must be above 0 seconds, not {startup_timeout}")
@@ -63,6 +68,7 @@ class Pool:
         self.directory = tempfile.mkdtemp(prefix="aiter_tuning.")
         self.selector = selectors.DefaultSelector()
         self._preload = tuple(preload)
+        self._wants_standbys = standbys
         self._standbys: dict[str, WorkerProcess] = {}
         self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="aiter_tuning.spawner")
         self._in_use = threading.Lock()
@@ -121,6 +127,12 @@ class Pool:
             self.stop_requested = False
             self._in_use.release()
 
+    @property
+    def standbys_ready(self) -> bool:
+        """Whether a standby that has finished its imports stands behind every lane, as far as the last run saw."""
+        keys = {self._standby_key(lane) for lane in self.lanes if not lane.retired}
+        return all(key in self._standbys and self._standbys[key].ready for key in keys)
+
     def request_stop(self) -> None:
         """Ends the current run: nothing more is handed out, what is running is killed. From any thread or handler."""
         self.stop_requested = True
@@ -159,18 +171,26 @@ class Pool:
 
     def start_lane(self, lane: Lane) -> None:
         """Gives the lane its standby, or a new process, and lets it take the device."""
-        standby = self._standbys.pop(self._standby_key(lane), None)
-        worker = standby if standby is not None else self._spawn(lane, background=False)
+        worker = self._take_standby(lane) or self._spawn(lane, background=False)
         lane.worker = worker
         elapsed = time.monotonic() - worker.started_at
-        lane.enter("starting", lane.clock("start-up", max(1.0, self.startup_timeout_s - elapsed)))
+        lane.enter("starting", "start-up", max(1.0, self.startup_timeout_s - elapsed))
         if worker.ready:
             self.bind(lane)
+
+    def _take_standby(self, lane: Lane) -> WorkerProcess | None:
+        """The lane's standby, unless it still imports at a low priority that cannot be raised."""
+        key = self._standby_key(lane)
+        standby = self._standbys.get(key)
+        if standby is None or not (standby.ready or standby.hurry()):
+            return None
+        del self._standbys[key]
+        return standby
 
     def bind(self, lane: Lane) -> None:
         """The worker has imported everything; now it takes the device."""
         assert lane.worker is not None
-        lane.enter("binding", lane.clock("start-up", self.startup_timeout_s))
+        lane.enter("binding", "start-up", self.startup_timeout_s)
         self.adopt(lane)
         lane.worker.send(Bind(lane.device))
 
@@ -185,12 +205,17 @@ class Pool:
     def ensure_standby(self, lane: Lane) -> None:
         """Starts a standby behind the lane where there is none."""
         key = self._standby_key(lane)
-        if key not in self._standbys:
+        if self._wants_standbys and key not in self._standbys:
             self._standbys[key] = self._spawn(lane, background=True)
-            for other in self.lanes:
-                other.disturbed = other.disturbed or self.standby_starting(other)
+            self.post_circumstances()
 
-    def standby_starting(self, lane: Lane) -> bool:
+    def post_circumstances(self) -> None:
+        """Lets every worker know what else goes on around its lane."""
+        for lane in self.lanes:
+            if lane.worker is not None:
+                lane.worker.board.surround(STANDBY if self._standby_starting(lane) else 0)
+
+    def _standby_starting(self, lane: Lane) -> bool:
         """Whether a standby is importing on cores that the lane measures on."""
         return any(
             not standby.ready
@@ -212,7 +237,7 @@ class Pool:
 
     def release(self, worker: WorkerProcess) -> None:
         """Stops listening to a worker that is dead or given up."""
-        for fd in (worker.channel.fileno(), worker.sentinel, worker.output_fd):
+        for fd in (worker.channel.fileno(), worker.sentinel):
             with contextlib.suppress(KeyError, ValueError):
                 self.selector.unregister(fd)
         worker.close()
@@ -241,7 +266,7 @@ class Pool:
         hello = Hello(device, lane.device.kind, self._preload, background)
         worker = WorkerProcess(hello, environment, self._spawner, self.directory)
         worker.cores = lane.device.cores if device is not None else ()
-        for fd, what in ((worker.channel, "message"), (worker.sentinel, "death"), (worker.output_fd, "output")):
+        for fd, what in ((worker.channel, "message"), (worker.sentinel, "death")):
             self.selector.register(fd, selectors.EVENT_READ, (worker, what))
         return worker
 

@@ -1,8 +1,8 @@
 """One worker process as the parent sees it: how it is started, heard, and ended.
 
 The interpreter starts from an entry point of ours (never from the user's script), in a session of its own, with the
-lane's environment already there at exec. Three descriptors lead back: the private pipe (results), the output pipe
-(whatever candidates print, bounded here), and the sentinel, readable when the process is gone.
+lane's environment already there at exec. Three descriptors lead back: the private pipe (results), a file that takes
+whatever candidates print, and the sentinel, readable when the process is gone.
 
 Ending means everything it started as well. Children in its process group go by ``killpg``; children that made a group
 or session of their own are found through ``psutil`` while the worker lives, and once it is dead (its children belong
@@ -25,13 +25,13 @@ from typing import Any
 
 import psutil
 
+from aiter_tuning.pool.board import Board
 from aiter_tuning.pool.channel import Channel
 from aiter_tuning.pool.messages import Adopt, Hello
+from aiter_tuning.pool.output import read_output
 
 TOKEN_VARIABLE = "AITER_TUNING_WORKER"
-OUTPUT_TAIL_BYTES = 8 * 1024
-_READ_BYTES = 64 * 1024
-_MOST_READS = 64
+_MOST_OUTPUT_BYTES = 64 << 20
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from aiter_tuning.pool.child import main; main()"
@@ -74,45 +74,36 @@ class WorkerProcess:
         self.mute = False
         """Its pipe is closed; nothing more will come."""
         self.killed_here = False
-        self._tail = bytearray()
         self._directory = directory
         channel, theirs = Channel.pair(directory)
-        output, output_theirs = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(output, False)
+        self.board, board_fd = Board.create()
+        output = _output_file(directory)
         try:
             # PR_SET_PDEATHSIG fires when the *thread* that created a process ends, so one long-lived thread makes all.
-            self._popen = spawner.submit(self._start, theirs.fileno(), output_theirs, environment).result()
+            self._popen = spawner.submit(self._start, theirs.fileno(), board_fd, output, environment).result()
         except BaseException:
             channel.close()
             os.close(output)
             raise
         finally:
             theirs.close()
-            os.close(output_theirs)
+            os.close(board_fd)
         self.channel = channel
-        self.output_fd = output
+        self._output_fd = output
         self.sentinel = _sentinel(self._popen.pid)
         self._returncode: int | None = None
         self.adopted = surroundings(environment)
         self.send(self.adopted, hello)
 
-    def _start(self, pipe: int, output: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, pipe: int, board: int, output: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        arguments = (_PACKAGE_ROOT, str(pipe), str(board), str(os.getpid()), self._directory)
         return subprocess.Popen(
-            [
-                sys.executable,
-                *_interpreter_flags(),
-                "-c",
-                _BOOT,
-                _PACKAGE_ROOT,
-                str(pipe),
-                str(os.getpid()),
-                self._directory,
-            ],
+            [sys.executable, *_interpreter_flags(), "-c", _BOOT, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             env={**os.environ, **environment, TOKEN_VARIABLE: self.token},
-            pass_fds=(pipe,),
+            pass_fds=(pipe, board),
             start_new_session=True,
         )
 
@@ -142,27 +133,24 @@ class WorkerProcess:
         except (OSError, IndexError, ValueError):
             return 0
 
-    def drain_output(self) -> None:
-        """Reads what candidates have printed, keeping the last :data:`OUTPUT_TAIL_BYTES`."""
-        for _ in range(_MOST_READS):
-            try:
-                chunk = os.read(self.output_fd, _READ_BYTES)
-            except (BlockingIOError, OSError):
-                return
-            if not chunk:
-                return
-            self._tail += chunk
-            if len(self._tail) > 2 * OUTPUT_TAIL_BYTES:
-                del self._tail[:-OUTPUT_TAIL_BYTES]
+    def last_output(self) -> str:
+        """The end of what was printed since the worker last told."""
+        return read_output(self._output_fd)
 
-    def take_output(self) -> str:
-        """What was printed since the last call, at most its last :data:`OUTPUT_TAIL_BYTES`."""
-        self.drain_output()
-        if not self._tail:
-            return ""
-        text = bytes(self._tail[-OUTPUT_TAIL_BYTES:]).decode("utf-8", "replace")
-        self._tail.clear()
-        return text
+    def bound_output(self) -> None:
+        """Forgets what was printed where it has become too much: a candidate may print for ever."""
+        if os.fstat(self._output_fd).st_size > _MOST_OUTPUT_BYTES:
+            os.ftruncate(self._output_fd, 0)
+
+    def hurry(self) -> bool:
+        """Lets a standby that is still importing have the processor like any other; False where that is not allowed."""
+        try:
+            for task in os.listdir(f"/proc/{self.pid}/task"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setscheduler(int(task), os.SCHED_OTHER, os.sched_param(0))
+        except (PermissionError, FileNotFoundError):
+            return False
+        return True
 
     def kill(self) -> None:
         """SIGKILL to the worker, its process group and every descendant. Returns without waiting."""
@@ -196,9 +184,18 @@ class WorkerProcess:
     def close(self) -> None:
         """Closes the descriptors. The process must be reaped or given up."""
         self.channel.close()
-        for fd in (self.output_fd, self.sentinel):
+        self.board.close()
+        for fd in (self._output_fd, self.sentinel):
             with contextlib.suppress(OSError):
                 os.close(fd)
+
+
+def _output_file(directory: str) -> int:
+    """A nameless file for a worker's stdout and stderr: writing to it never blocks, and it outlives the worker."""
+    path = f"{directory}/output-{next(_serial)}"
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    os.unlink(path)
+    return fd
 
 
 def _interpreter_flags() -> list[str]:

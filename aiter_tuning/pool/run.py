@@ -17,32 +17,30 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from aiter_tuning.pool.lane import KILL_PATIENCE_S, Deadline, Lane
-from aiter_tuning.pool.ledger import Ledger, OnFault, Verdicts
+from aiter_tuning.pool.ledger import Ledger, OnFault, Verdicts, with_output
 from aiter_tuning.pool.messages import (
     BindFailed,
     Bound,
     Close,
-    FirstCallDone,
     Go,
     GroupPayload,
+    LogFailed,
     Measured,
     Open,
-    Opened,
     OpenFailed,
-    Preparing,
     Ready,
-    Started,
     Unprepared,
 )
 from aiter_tuning.pool.process import WorkerProcess, describe_exit
 from aiter_tuning.pool.watcher import Clocks, RunEnd, RunOutcome, Watcher
-from aiter_tuning.status import describe, one_line
-from aiter_tuning.task import Group
+from aiter_tuning.status import Status, describe, one_line
+from aiter_tuning.task import Group, LogbookError
 
 if TYPE_CHECKING:
     from aiter_tuning.pool.pool import Pool
 
 _SIGKILL = 9
+_MOST_PACKETS = 64
 _HANGUP_PATIENCE_S = 1.0
 """How long after the pipe closed a worker's death may take to be seen."""
 _RECYCLE_SHARE = 4
@@ -74,18 +72,16 @@ class Run:
         self._order: Iterator[int] = iter(_order(groups))
         self._returned: deque[tuple[int, Ledger]] = deque()
         self._exhausted = not len(groups)
+        self._stopping = False
         self._next_tick = time.monotonic() + watcher.tick_s
         self._handlers: dict[type, Callable[[Lane, Any], None]] = {
             Ready: self._on_ready,
             Bound: self._on_bound,
             BindFailed: self._on_bind_failed,
-            Opened: self._on_opened,
             OpenFailed: self._on_open_failed,
-            Preparing: self._on_preparing,
             Unprepared: self._on_unprepared,
-            Started: self._on_started,
-            FirstCallDone: self._on_first_call_done,
             Measured: self._on_measured,
+            LogFailed: self._on_log_failed,
         }
 
     def loop(self) -> RunOutcome:
@@ -119,7 +115,7 @@ class Run:
     # Waiting
 
     def _listen(self) -> None:
-        wake_at = min(self._next_tick, self._budget_at, *(self._deadline(lane).at for lane in self._pool.lanes))
+        wake_at = min(self._next_tick, self._budget_at, *(lane.wake_at for lane in self._pool.lanes))
         deaths: list[WorkerProcess] = []
         for key, _ in self._pool.selector.select(max(0.0, wake_at - time.monotonic())):
             if key.data is None:
@@ -128,8 +124,6 @@ class Run:
             worker, what = key.data
             if what == "message":
                 self._hear(worker)
-            elif what == "output":
-                worker.drain_output()
             else:
                 deaths.append(worker)
         for worker in deaths:
@@ -137,23 +131,34 @@ class Run:
         now = time.monotonic()
         if now >= self._next_tick:
             self._next_tick = now + self._watcher.tick_s
+            for lane in self._pool.lanes:
+                if lane.worker is not None:
+                    lane.worker.bound_output()
             self._watcher.tick([lane.view() for lane in self._pool.lanes])
 
-    def _hear(self, worker: WorkerProcess) -> bool:
-        """Handles what came in one packet; False when nothing is to come any more."""
-        try:
-            messages = worker.channel.receive()
-        except (EOFError, OSError):
-            self._on_hangup(worker)
-            return False
-        lane = self._pool.lane_of(worker)
-        for message in messages:
-            if isinstance(message, Ready):
-                worker.ready = True
-            # A verdict was given when a worker was killed; what it said meanwhile is late.
-            if lane is not None and lane.state != "dying":
-                self._handlers[type(message)](lane, message)
-        return True
+    def _hear(self, worker: WorkerProcess) -> None:
+        """Handles what the worker has said, in order; a bounded part of it, so that all are heard in turn."""
+        for _ in range(_MOST_PACKETS):
+            try:
+                messages = worker.channel.receive(wait=False)
+            except (EOFError, OSError):
+                self._on_hangup(worker)
+                return
+            if not messages:
+                return
+            lane = self._pool.lane_of(worker)
+            for message in messages:
+                if isinstance(message, Ready):
+                    worker.ready = True
+                    self._pool.post_circumstances()
+                # A verdict was given when a worker was killed; what it said meanwhile is late.
+                if lane is not None and lane.state != "dying":
+                    self._handlers[type(message)](lane, message)
+
+    def _hear_out(self, worker: WorkerProcess) -> None:
+        """All that it has said and will not say again."""
+        while worker.has_message():
+            self._hear(worker)
 
     def _on_hangup(self, worker: WorkerProcess) -> None:
         """The pipe is closed: the process is ending and its sentinel follows, or a candidate closed all descriptors."""
@@ -163,18 +168,16 @@ class Run:
         if lane is None:
             worker.kill()
         elif lane.state != "dying":
-            lane.deadline = lane.clock("pipe", _HANGUP_PATIENCE_S)
-
-    def _deadline(self, lane: Lane) -> Deadline:
-        return min(lane.deadline, lane.group_deadline(self._clocks), key=lambda deadline: deadline.at)
+            lane.limit("pipe", _HANGUP_PATIENCE_S)
 
     def _expire(self) -> None:
+        now = time.monotonic()
         for lane in self._pool.lanes:
-            deadline = self._deadline(lane)
-            if deadline.at > time.monotonic():
+            if now < lane.wake_at:
                 continue
+            deadline = lane.expired(now, self._pool.startup_timeout_s, self._clocks)
             worker = lane.worker
-            if worker is None:
+            if deadline is None or worker is None:
                 continue
             if deadline.clock == "kill":
                 self._retire(lane, f"process {worker.pid} survived SIGKILL for {deadline.seconds:g} s")
@@ -190,17 +193,22 @@ class Run:
     def _overran(self, lane: Lane, deadline: Deadline) -> None:
         """A candidate's or a group's clock ran out."""
         assert lane.ledger is not None and lane.worker is not None
-        verdicts = lane.ledger.timed_out(lane.phase, deadline.clock, deadline.seconds, lane.worker.take_output())
+        running = self._running(lane)
+        verdicts = lane.ledger.timed_out(lane.phase, deadline.clock, deadline.seconds, lane.worker.last_output())
         self._kill(lane)
+        if running is not None and any(
+            index == running[1] and not measurement.status.is_terminal for index, measurement in verdicts
+        ):
+            self._watcher.stopped(*running)
         self._publish(lane, verdicts)
 
     def _lost(self, lane: Lane, what: str) -> None:
         """The worker is alive but of no use."""
         assert lane.worker is not None
-        if lane.ledger is None or not lane.in_group:
+        if lane.ledger is None or lane.state != "busy":
             self._start_failed(lane, f"worker {what}")
             return
-        verdicts = lane.ledger.died(lane.phase, what, lane.worker.take_output(), stranger=False)
+        verdicts = lane.ledger.died(lane.phase, what, lane.worker.last_output(), stranger=False)
         self._kill(lane)
         self._publish(lane, verdicts)
 
@@ -230,28 +238,25 @@ class Run:
 
     def _on_death(self, worker: WorkerProcess) -> None:
         """The process has ended: first its last words, then what its death means."""
-        while worker.has_message() and self._hear(worker):
-            pass
+        self._hear_out(worker)
         lane = self._pool.lane_of(worker)
-        output = worker.take_output()
+        output = worker.last_output()
         returncode = worker.reap()
         if lane is None:
             self._pool.drop_standby(worker)
             return
+        state, ledger, phase = lane.state, lane.ledger, lane.phase
+        lane.end_group_clock()
+        lane.enter("dying")
         self._pool.release(worker)
         lane.worker = None
-        ours = lane.state == "dying"
         exit_text = describe_exit(returncode)
-        if lane.state in ("starting", "binding"):
-            self._pool.failed_start(lane, f"worker {exit_text} while {lane.state}: {one_line(output, 200)}")
-        elif not ours and lane.ledger is None:
+        if state in ("starting", "binding"):
+            self._pool.failed_start(lane, with_output(f"worker {exit_text} while {state}", output))
+        elif state == "idle":
             self._watcher.note(f"{lane.name}: the idle worker {exit_text}; a standby takes its place")
-        elif not ours:
+        elif state == "busy" and ledger is not None:
             stranger = returncode == -_SIGKILL and not worker.killed_here
-            phase, ledger = lane.phase, lane.ledger
-            assert ledger is not None
-            lane.run_group_clock(False)
-            lane.enter("dying")
             self._publish(lane, ledger.died(phase, exit_text, output, stranger=stranger))
         self._replace(lane)
 
@@ -274,14 +279,14 @@ class Run:
 
     def _kill(self, lane: Lane) -> None:
         assert lane.worker is not None
-        lane.run_group_clock(False)
+        lane.end_group_clock()
         lane.worker.kill()
-        lane.enter("dying", lane.clock("kill", KILL_PATIENCE_S))
+        lane.enter("dying", "kill", KILL_PATIENCE_S)
 
     # A group's life
 
     def _take_group(self, lane: Lane) -> None:
-        while lane.state == "idle" and not self._pool.stop_requested:
+        while lane.state == "idle" and not (self._stopping or self._pool.stop_requested):
             if self._returned:
                 group, ledger = self._returned.popleft()
             else:
@@ -300,7 +305,7 @@ class Run:
         assert worker is not None and ledger is not None and number is not None
         group = ledger.group
         tasks = tuple(task._replace(info=None) for task in group.tasks)  # the worker has no use for the caller's names
-        payload = GroupPayload(tasks, group.inputs_ids, group.reference_ids, group.data, self._plan)
+        payload = GroupPayload(tasks, group.inputs_ids, group.reference_ids, group.data, self._plan, group.logbook)
         try:
             pickled = cloudpickle.dumps(payload)
         except Exception as error:
@@ -308,75 +313,61 @@ class Run:
             self._publish(lane, ledger.open_failed(f"it cannot be sent there: {describe(error)}"))
             return
         lane.rss_bytes = None
-        lane.enter("sent", lane.clock("start-up", self._pool.startup_timeout_s))
+        lane.begin_group()
+        lane.enter("busy")
         self._go(lane, Open(number, pickled))
 
     def _go(self, lane: Lane, *before: Any) -> None:
-        """Hands out the next candidate, after what has to be said ``before`` in the same breath."""
+        """Hands out what comes next, after what has to be said ``before`` in the same breath."""
+        if self._stopping:
+            return
         worker, ledger, group = lane.worker, lane.ledger, lane.group
         assert worker is not None and ledger is not None and group is not None
-        index = ledger.next
-        assert index is not None
-        attempt = ledger.attempt(index)
-        if lane.handed != (index, attempt):
-            lane.handed = (index, attempt)
-            self._watcher.before_start(group, index, attempt, lane.name)
-        if lane.state != "sent":
-            lane.enter("handed", lane.clock("start-up", self._pool.startup_timeout_s))
-        worker.send(*before, Go(index, attempt, ledger.leader_us, self._clocks.compile_s is not None))
-
-    def _on_opened(self, lane: Lane, message: Opened) -> None:
-        lane.run_group_clock(True)
-        lane.enter("opening", self._preparation_clock(lane))
+        candidates = ledger.remaining
+        if not self._watcher.run_ahead:
+            candidates = candidates[:1]
+            index, attempt = candidates[0]
+            if lane.announced != (index, attempt):
+                lane.announced = (index, attempt)
+                self._watcher.before_start(group, index, attempt, lane.name)
+        lane.outstanding = len(candidates)
+        lane.hand(self._pool.startup_timeout_s, self._clocks)
+        worker.send(*before, Go(candidates, ledger.leader_us))
 
     def _on_open_failed(self, lane: Lane, message: OpenFailed) -> None:
         if lane.ledger is not None:
             self._publish(lane, lane.ledger.open_failed(message.detail))
 
-    def _on_preparing(self, lane: Lane, message: Preparing) -> None:
-        lane.enter(message.phase, self._preparation_clock(lane))
-
-    def _preparation_clock(self, lane: Lane) -> Deadline:
-        name = "compile" if self._clocks.compile_s is not None else "candidate"
-        return lane.clock(name, self._clocks.preparation_s)
-
     def _on_unprepared(self, lane: Lane, message: Unprepared) -> None:
         if lane.ledger is None:
             return
+        lane.outstanding = 0
         verdicts = lane.ledger.unprepared(message.candidate, message.phase, message.measurement)
         if message.leaving:
             self._kill(lane)
         self._publish(lane, verdicts)
-
-    def _on_started(self, lane: Lane, message: Started) -> None:
-        if lane.ledger is None:
-            return
-        lane.ledger.started(message.candidate)
-        lane.disturbed = self._pool.standby_starting(lane)
-        if self._clocks.compile_s is not None:
-            lane.enter("compiling", lane.clock("compile", self._clocks.compile_s))
-        else:
-            lane.enter("measuring", lane.clock("candidate", self._clocks.candidate_s))
-
-    def _on_first_call_done(self, lane: Lane, message: FirstCallDone) -> None:
-        lane.enter("measuring", lane.clock("candidate", self._clocks.candidate_s))
 
     def _on_measured(self, lane: Lane, message: Measured) -> None:
         ledger, worker, group = lane.ledger, lane.worker, lane.group
         if ledger is None or worker is None or group is None:
             return
         measurement = message.measurement
-        output = worker.take_output()
-        if output:
-            self._watcher.output(group, message.candidate, output)
-        if lane.disturbed and measurement.status.is_timed:
-            measurement = replace(measurement, flags=(*measurement.flags, "standby"))
+        lane.outstanding -= 1
+        lane.done(measurement)
+        if message.output:
+            self._watcher.output(group, message.candidate, message.output)
         verdicts, clean_worker = ledger.measured(message.candidate, measurement, leaving=message.leaving)
+        waits = message.leaving or measurement.status is Status.oom_runtime
         if message.leaving or clean_worker:
             self._kill(lane)
-        self._publish(lane, verdicts)
+        if waits:
+            lane.outstanding = 0
+        self._publish(lane, verdicts, logged=ledger.group.logbook is not None and not waits)
 
-    def _publish(self, lane: Lane, verdicts: Verdicts) -> None:
+    def _on_log_failed(self, lane: Lane, message: LogFailed) -> None:
+        raise LogbookError(message.errno, message.reason)
+
+    def _publish(self, lane: Lane, verdicts: Verdicts, *, logged: bool = False) -> None:
         """Tells the verdicts, then goes on: with the next candidate, or with the end of the group."""
         ledger, group = lane.ledger, lane.group
         assert ledger is not None and group is not None
@@ -384,23 +375,23 @@ class Run:
             if measurement.status.is_terminal:
                 if not measurement.device:  # a verdict that was given here, about a worker that could not
                     measurement = replace(measurement, device=lane.device.uuid)
-                self._watcher.measured(group, index, measurement)
+                self._watcher.measured(group, index, measurement, logged=logged)
         if ledger.ended:
-            lane.handed = None
-            busy = lane.in_group
-            lane.drop_group()
-            self._watcher.group_ended(group, ledger.results)
-            if busy:
-                lane.enter("idle")
-                self._recycle_if_grown(lane)
-                self._take_group(lane)
-                if lane.state == "idle" and lane.worker is not None:
-                    lane.worker.send(Close())
-        elif lane.in_group:
-            if self._recycle_if_grown(lane):
-                return
-            if not self._pool.stop_requested:
-                self._go(lane)
+            self._end_group(lane, group, ledger)
+        elif lane.state == "busy" and lane.outstanding == 0 and not self._recycle_if_grown(lane):
+            self._go(lane)
+
+    def _end_group(self, lane: Lane, group: int, ledger: Ledger) -> None:
+        lane.announced = None
+        busy = lane.state == "busy"
+        lane.drop_group()
+        self._watcher.group_ended(group, ledger.results)
+        if busy:
+            lane.enter("idle")
+            self._recycle_if_grown(lane)
+            self._take_group(lane)
+            if lane.state == "idle" and lane.worker is not None:
+                lane.worker.send(Close())
 
     def _recycle_if_grown(self, lane: Lane) -> bool:
         """Replaces a worker whose memory grew beyond a quarter of its lane's since the group's first verdict."""
@@ -421,28 +412,40 @@ class Run:
 
     def _stop(self, end: RunEnd, reason: str) -> RunOutcome:
         """Kills what is running; whatever has no verdict is ``not_run``. Groups never begun are left to the caller."""
+        self._stopping = True
         for lane in self._pool.lanes:
-            ledger, group, handed = lane.ledger, lane.group, lane.handed
-            if ledger is None or group is None:
-                continue
-            if lane.in_group:
-                self._kill(lane)
-            lane.handed = None
-            lane.drop_group()
-            if handed is not None and ledger.next == handed[0]:
-                self._watcher.stopped(group, *handed)
-            ledger.close_with(reason)
-            self._watcher.group_ended(group, ledger.results)
-        for group, ledger in self._returned:
-            ledger.close_with(reason)
-            self._watcher.group_ended(group, ledger.results)
+            if lane.worker is not None:
+                self._hear_out(lane.worker)  # what is measured already counts
+        running = [self._running(lane) for lane in self._pool.lanes]
+        unfinished = [(lane.group, lane.ledger) for lane in self._pool.lanes]
+        self._kill_busy_lanes()
+        for place in running:
+            if place is not None:
+                self._watcher.stopped(*place)
+        for group, ledger in (*unfinished, *self._returned):
+            if group is not None and ledger is not None:
+                ledger.close_with(reason)
+                self._watcher.group_ended(group, ledger.results)
         return RunOutcome(end, reason)
 
+    @staticmethod
+    def _running(lane: Lane) -> tuple[int, int, int] | None:
+        """Group, index and attempt of the candidate that the lane's worker has begun."""
+        ledger, group, posted = lane.ledger, lane.group, lane.posted
+        if lane.state != "busy" or ledger is None or group is None or ledger.next is None or posted is None:
+            return None
+        return (group, ledger.next, ledger.attempt(ledger.next)) if posted.candidate == ledger.next else None
+
     def _kill_busy_lanes(self) -> None:
+        """When this returns nothing is running any more, and nothing writes into a logbook."""
+        killed = [lane.worker for lane in self._pool.lanes if lane.state == "busy" and lane.worker is not None]
         for lane in self._pool.lanes:
-            if lane.in_group and lane.worker is not None:
+            if lane.state == "busy" and lane.worker is not None:
                 self._kill(lane)
-            lane.handed = None
+        for worker in killed:
+            worker.reap(KILL_PATIENCE_S)
+        for lane in self._pool.lanes:
+            lane.announced = None
             lane.drop_group()
 
 

@@ -61,15 +61,18 @@ class Watcher:
     """The moments of a run, called in the parent's loop, in order. An exception ends the run and is passed on."""
 
     tick_s: float = 1.0
+    run_ahead: bool = False
+    """Whether a lane may start its next candidate before :meth:`measured` has returned for the last one. A round trip
+    for every candidate costs more than a short one takes; with a logbook nothing depends on it."""
 
     def before_start(self, group: int, index: int, attempt: int, lane: str) -> None:
-        """The candidate is about to be handed to a worker (write-ahead: it has not started)."""
+        """The candidate is about to be handed to a worker. Without ``run_ahead`` only."""
 
-    def measured(self, group: int, index: int, measurement: Measurement) -> None:
-        """The candidate's verdict. The lane starts nothing else until this returns."""
+    def measured(self, group: int, index: int, measurement: Measurement, *, logged: bool) -> None:
+        """The candidate's verdict. ``logged``: its worker has written it into the group's logbook already."""
 
     def stopped(self, group: int, index: int, attempt: int) -> None:
-        """The candidate was running when the run was stopped; its result is ``not_run``."""
+        """The candidate was running when the run, or its group's time, ended; its result is ``not_run``."""
 
     def group_ended(self, group: int, results: Sequence[Measurement]) -> None:
         """Every candidate of the group has a result, in the group's order; some may be ``not_run``."""

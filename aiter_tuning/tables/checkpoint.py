@@ -21,7 +21,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,7 @@ from aiter_tuning.tables.checkpoint_file import BusyError, CheckpointFile
 from aiter_tuning.tables.checkpoint_record import Record
 from aiter_tuning.tables.checkpoint_row import STARTED, STOPPED, RowFormat
 from aiter_tuning.tables.csv_reader import CsvError
+from aiter_tuning.tables.logbook import CheckpointLogbook
 
 SYNC_EVERY_S = 1.0
 SCREEN = "screen"
@@ -196,6 +197,40 @@ class Checkpoint:
 
     # Putting on record
 
+    def logbook(
+        self,
+        shape: Mapping[str, object],
+        names: Sequence[str],
+        fingerprints: Mapping[str, str],
+        attempts: Mapping[str, int],
+        *,
+        phase: str = SCREEN,
+    ) -> CheckpointLogbook:
+        """What a worker writes its own rows with.
+
+        Args:
+            shape: the shape.
+            names: its candidates in the order in which the worker counts them.
+            fingerprints: of each candidate.
+            attempts: of each candidate in earlier runs; none: 0.
+            phase: ``screen`` or ``finalist:<round>``.
+        """
+        status = os.fstat(self._file.fd)
+        return CheckpointLogbook(
+            os.path.abspath(self.path),
+            (status.st_dev, status.st_ino),
+            self._rows.key,
+            dict(shape),
+            phase,
+            tuple(names),
+            tuple(fingerprints[name] for name in names),
+            tuple(attempts.get(name, 0) for name in names),
+        )
+
+    def repair(self) -> None:
+        """Cuts off half a row that a full disk left at the end. Only once no worker writes any more."""
+        self._file.cut_tail()
+
     def started(
         self, shape: Mapping[str, object], candidate: str, *, phase: str = SCREEN, attempt: int = 1, fingerprint: str
     ) -> None:
@@ -224,6 +259,10 @@ class Checkpoint:
         if not measurement.status.is_terminal:
             raise ValueError(f"{candidate} was not run: there is nothing to put on record")
         self._file.append(self._rows.finished(shape, candidate, phase, fingerprint, measurement))
+        self.sync_if_due()
+
+    def sync_if_due(self) -> None:
+        """:meth:`sync`, if the last was a second ago."""
         if time.monotonic() - self._synced >= SYNC_EVERY_S:
             self.sync()
 

@@ -2,8 +2,8 @@
 
 ::
 
-    before_start ─▶ checkpoint "started"   (on file before the worker hears of it)
-    measured     ─▶ checkpoint "finished"  (on file before the lane starts anything else)
+    (worker)     ─▶ checkpoint "started", "finished", by the shape's logbook
+    measured     ─▶ checkpoint "finished", if the worker could not: it is dead, or was killed
     stopped      ─▶ checkpoint "stopped"   (a person ended the run: no suspicion)
     group_ended  ─▶ choose ─▶ publisher, profile; checkpoint synced
     tick         ─▶ publisher, if rows have waited long enough
@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,8 @@ class ShapeRun:
 class Recorder(Watcher):
     """Records a run's candidates and publishes its shapes."""
 
+    run_ahead = True
+
     def __init__(
         self,
         runs: Sequence[ShapeRun],
@@ -78,31 +81,18 @@ class Recorder(Watcher):
         self._publish_incomplete = publish_incomplete
         self.outcomes: dict[int, ShapeOutcome] = {}
         self.causes: tuple[FailureCause, ...] = ()
-        self._running: dict[int, int] = {}
-        """The candidate that each group has handed out."""
 
     # What the pool tells.
 
-    def before_start(self, group: int, index: int, attempt: int, lane: str) -> None:
-        run, candidate = self._find(group, index)
-        name = candidate.name
-        attempt += run.attempts.get(name, 0)
-        shape, fingerprint = run.plan.shape, run.fingerprints[name]
-        self._record(lambda: self._checkpoint.started(shape, name, attempt=attempt, fingerprint=fingerprint))
-        self._running[group] = index
-        self._reporter.candidate_started(self._group_runs[group], index, lane)
-
-    def measured(self, group: int, index: int, measurement: Measurement) -> None:
-        if not measurement.status.is_terminal:
-            # The group's clock ran out. Nobody is blamed: the candidate that was running must not become a suspect.
-            if self._running.pop(group, None) == index:
-                self.stopped(group, index, measurement.attempt)
-            return
-        self._running.pop(group, None)
+    def measured(self, group: int, index: int, measurement: Measurement, *, logged: bool) -> None:
         run, candidate = self._find(group, index)
         name = candidate.name
         measurement = replace(measurement, attempt=measurement.attempt + run.attempts.get(name, 0))
-        self.put_on_record(run, name, measurement)
+        if logged:
+            self._record(self._checkpoint.sync_if_due)
+            run.results[name] = measurement
+        else:
+            self.put_on_record(run, name, measurement)
         self._reporter.candidate_measured(self._group_runs[group], index, measurement)
 
     def stopped(self, group: int, index: int, attempt: int) -> None:
@@ -142,6 +132,11 @@ class Recorder(Watcher):
                 self.put_on_record(run, name, measurement)
             if not run.todo:
                 self.conclude(index)
+
+    def repair(self) -> None:
+        """After a full disk, once nothing writes any more: the checkpoint holds whole rows only."""
+        with contextlib.suppress(OSError):
+            self._checkpoint.repair()
 
     def conclude_rest(self) -> None:
         """Concludes the shapes that the pool did not come to."""

@@ -14,11 +14,11 @@ Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from aiter_tuning.task import ALL_INPUTS, Group, MpTunerTask
+from aiter_tuning.task import ALL_INPUTS, Group, Logbook, MpTunerTask
 from aiter_tuning.tuner.family import Candidate, Family, Inputs, Tolerance, Work
 from aiter_tuning.tuner.family_reference import load_family
 from aiter_tuning.tuner.plan import ShapePlan
@@ -76,7 +76,7 @@ class FamilyTasks:
         prepares = type(family).prepare is not Family.prepare
         self._run: type[RunCandidate] = PreparedCandidate if prepares else RunCandidate
 
-    def group(self, plan: ShapePlan, candidates: Sequence[Candidate]) -> Group:
+    def group(self, plan: ShapePlan, candidates: Sequence[Candidate], logbook: Logbook | None = None) -> Group:
         """Candidates of one shape as a group, in the order given."""
         shape = dict(plan.shape)
         key = tuple(shape.values())
@@ -99,7 +99,8 @@ class FamilyTasks:
             )
             for candidate in candidates
         )
-        return Group(tasks, tuple(range(len(tasks))), label=plan.label, cost=expected_cost(plan.work, len(tasks)))
+        cost = expected_cost(plan.work, len(tasks))
+        return Group(tasks, tuple(range(len(tasks))), label=plan.label, cost=cost, logbook=logbook)
 
 
 def expected_cost(work: Work, candidates: int) -> float:
@@ -114,8 +115,13 @@ class ShapeGroups(Sequence[Group]):
     """
 
     def __init__(
-        self, tasks: FamilyTasks, plans: Sequence[ShapePlan], candidates: Sequence[Sequence[Candidate]]
+        self,
+        tasks: FamilyTasks,
+        plans: Sequence[ShapePlan],
+        candidates: Sequence[Sequence[Candidate]],
+        logbook: Callable[[int], Logbook | None] = lambda number: None,
     ) -> None:
+        self._logbook = logbook
         self._tasks = tasks
         self._plans = plans
         self._candidates = candidates
@@ -135,4 +141,4 @@ class ShapeGroups(Sequence[Group]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         number = self.numbers[index]
-        return self._tasks.group(self._plans[number], self._candidates[number])
+        return self._tasks.group(self._plans[number], self._candidates[number], self._logbook(number))

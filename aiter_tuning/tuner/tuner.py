@@ -31,6 +31,7 @@ from aiter_tuning.pool.watcher import Clocks, RunEnd, RunOutcome
 from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint
 from aiter_tuning.tables.shapes import read_shapes
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
+from aiter_tuning.task import Logbook, LogbookError
 from aiter_tuning.tuner.arguments import ARG_DEFAULTS, TuneArguments, UsageError, check_writable
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.family_reference import reference_of
@@ -206,7 +207,13 @@ class TunerCommon:
             tasks = FamilyTasks(
                 self.family, self._reference, seed=SAMPLE_SEED, kwargs=self.measurement_kwargs(arguments)
             )
-            groups = ShapeGroups(tasks, [run.plan for run in runs], [run.todo for run in runs])
+
+            def logbook(number: int) -> Logbook:
+                run = runs[number]
+                names = [candidate.name for candidate in run.todo]
+                return checkpoint.logbook(run.plan.shape, names, run.fingerprints, run.attempts)
+
+            groups = ShapeGroups(tasks, [run.plan for run in runs], [run.todo for run in runs], logbook)
             publisher = Publisher(arguments.tune_file, self.family.key, batch=arguments.batch, sort=arguments.sort)
             recorder = Recorder(
                 runs,
@@ -267,10 +274,12 @@ class TunerCommon:
                 outcome = pool.run(groups, plan, clocks, on_fault="continue", watcher=recorder, budget_s=budget_s)
             recorder.conclude_rest()
             recorder.publish_all()
-        except WriteFailedError as error:
+        except (WriteFailedError, LogbookError) as error:
+            recorder.repair()
+            text = error.strerror if isinstance(error, LogbookError) else str(error)
             return (
                 None,
-                f"{error}; what was measured is kept in the checkpoint: make room, then run the same command again",
+                f"{text}; what was measured is kept in the checkpoint: make room, then run the same command again",
             )
         return outcome.end, _advice(outcome, recorder.outcomes.values())
 

@@ -63,7 +63,7 @@ def test_the_attempt_that_was_killed_is_counted(one_lane, tmp_path):
     seen = []
 
     class Attempts(Watcher):
-        def measured(self, group, index, measurement):
+        def measured(self, group, index, measurement, *, logged):
             seen.append(measurement.attempt)
 
     group = Group((task(("s", 0), fails_first, str(tmp_path / "flag")), task(("s", 1), right)), (0, 1))

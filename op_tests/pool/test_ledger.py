@@ -35,14 +35,10 @@ def statuses(book):
 
 
 def measure(book, measurement=OK, *, leaving=False):
-    index = book.next
-    book.started(index)
-    return book.measured(index, measurement, leaving=leaving)
+    return book.measured(book.next, measurement, leaving=leaving)
 
 
 def die(book, exit_text="exited with code 7", *, stranger=False, phase="candidate"):
-    if phase == "candidate":
-        book.started(book.next)
     return book.died(phase, exit_text, "", stranger=stranger)
 
 
@@ -149,7 +145,6 @@ def test_inputs_that_fail_in_abandon_cost_the_first_and_leave_the_rest():
 def test_a_timeout_is_the_running_candidates():
     book = ledger(3)
     measure(book)
-    book.started(1)
     [(index, verdict)] = book.timed_out("candidate", "candidate", 2.0, "still here\n")
     assert (index, verdict.status, verdict.us) == (1, Status.timeout, math.inf)
     assert verdict.detail == "no result after 2 s (candidate clock), killed; last output: still here"
@@ -159,7 +154,6 @@ def test_a_timeout_is_the_running_candidates():
 def test_a_group_that_ran_out_of_time_blames_nobody_in_continue():
     book = ledger(3)
     measure(book)
-    book.started(1)
     book.timed_out("candidate", "group", 5.0, "")
     assert statuses(book) == ["ok", "not_run", "not_run"]
 
@@ -167,7 +161,6 @@ def test_a_group_that_ran_out_of_time_blames_nobody_in_continue():
 def test_a_group_that_ran_out_of_time_blames_the_running_one_in_abandon():
     book = ledger(3, on_fault="abandon")
     measure(book)
-    book.started(1)
     book.timed_out("candidate", "group", 5.0, "")
     assert statuses(book) == ["ok", "timeout", "not_run"]
 
@@ -236,7 +229,6 @@ def test_whatever_happens_each_candidate_gets_exactly_one_verdict(events, inputs
         elif event == "fault":
             verdicts, _ = measure(book, Measurement.failed(Status.crash, "x"), leaving=True)
         elif event == "timeout":
-            book.started(book.next)
             verdicts = book.timed_out("candidate", "candidate", 1.0, "")
         elif event == "kill":
             verdicts = book.timed_out("inputs", "compile", 1.0, "")

@@ -40,7 +40,7 @@ class ScriptedPool:
                 if self.stop_requested:
                     return RunOutcome(RunEnd.interrupted, "the run was stopped")
                 shape, name = task.gen_args[0], task.info[-1]
-                watcher.before_start(number, index, 1, "gpu0")
+                group.logbook.started(index, 1)
                 self.calls.append((shape["N"], name))
                 answer = self.script(shape, name)
                 if answer == "die":
@@ -51,13 +51,14 @@ class ScriptedPool:
                     watcher.group_ended(number, results + rest)
                     return RunOutcome(RunEnd.interrupted if answer == "stop" else RunEnd.budget, "ended early")
                 if answer == "clock":
+                    watcher.stopped(number, index, 1)
                     for late in range(index, len(group.tasks)):
                         measurement = Measurement.failed(Status.not_run, "the group's clock")
-                        watcher.measured(number, late, measurement)
                         results.append(measurement)
                     break
                 measurement = as_measurement(answer)
-                watcher.measured(number, index, measurement)
+                group.logbook.finished(index, measurement)
+                watcher.measured(number, index, measurement, logged=True)
                 results.append(measurement)
             watcher.group_ended(number, results)
             watcher.tick([])
