@@ -71,6 +71,7 @@ class _Watch:
             result = self.fn.run(*args, **kwargs)
         except BaseException:
             self.forget(pending)
+            self._adopted.autotuner.nargs = None
             raise
         self._adopted.launched(pending.place, pending.choice)
         self._leave()
@@ -81,7 +82,6 @@ class _Watch:
         if pending is not None:
             self._adopted.autotuner.cache.pop(pending.cache_key, None)
             self._adopted.decisions.pop(pending.place, None)
-            self._adopted.autotuner.nargs = None
         self._leave()
 
     def _leave(self) -> None:
