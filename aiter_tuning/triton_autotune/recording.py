@@ -81,6 +81,7 @@ class Recorder:
         if self._owner != os.getpid():  # also in a child that inherited this object: it has files of its own
             self._owner, self._stem = os.getpid(), None
             self._entries.clear()
+            self._last_end = 0.0
         self._entries[place] = config_record(winner)
         self._unwritten = True
         try:
@@ -157,9 +158,14 @@ def read_winners(path: str | os.PathLike[str]) -> Winners:
         raise ValueError(f"{path}: this is a tuned table, not a per-rank recording")
     if not isinstance(data, dict) or not all(_is_nested(kernels) for kernels in data.values()):
         raise ValueError(f"{path}: expected {{arch: {{kernel: {{tuning key: config}}}}}}")
+    is_ours = _FORMAT_FIELD in data
     made_as = next(iter(data.pop(_FORMAT_FIELD, {FORMAT: {}})), FORMAT)
     if made_as != FORMAT:
         raise ValueError(f"{path}: written as {made_as}, this program reads {FORMAT}")
+    if is_ours:  # a killed process may have had no time to put its last winners into this file
+        _, lines = _read_timings(path)
+        for (arch, kernel, key), line in lines.items():
+            data.setdefault(arch, {}).setdefault(kernel, {}).setdefault(key, line["winner"])
     return data
 
 
@@ -169,9 +175,22 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
     Raises:
         OSError, ValueError: as :func:`read_winners`.
     """
-    winners = read_winners(path)
-    tunings: dict[tuple[str, str, str], Tuning] = {}
-    machine: Mapping[str, str] = {}
+    machine, lines = _read_timings(path)
+    tunings = {}
+    for place, line in lines.items():
+        times = {
+            compact(record): tuple(math.inf if value is None else float(value) for value in values)
+            for record, values in line["times"]
+        }
+        tunings[place] = Tuning(times, Fingerprint(line["source"], line["candidates"]), line["from_disk"])
+    return Recording(str(path), read_winners(path), tunings, machine)
+
+
+def _read_timings(
+    path: str | os.PathLike[str],
+) -> tuple[dict[str, str], dict[tuple[str, str, str], dict[str, Any]]]:
+    """The machine, and the last line for each (arch, kernel, tuning key), of the file beside a recording, if any."""
+    machine: dict[str, str] = {}
     lines: list[tuple[Place, dict[str, Any]]] = []
     with contextlib.suppress(FileNotFoundError), open(_timings_path(path), encoding="utf-8") as file:
         for text in file:
@@ -184,15 +203,7 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
             else:
                 lines.append((Place(line["arch"], line["kernel"], line["tag"], line["key"]), line))
     names = distinct_names((place.kernel, place.tag) for place, _ in lines)
-    for place, line in lines:
-        times = {
-            compact(record): tuple(math.inf if value is None else float(value) for value in values)
-            for record, values in line["times"]
-        }
-        tunings[place.arch, names[place.kernel, place.tag], place.key] = Tuning(
-            times, Fingerprint(line["source"], line["candidates"]), line["from_disk"]
-        )
-    return Recording(str(path), winners, tunings, machine)
+    return machine, {(place.arch, names[place.kernel, place.tag], place.key): line for place, line in lines}
 
 
 def _timings_path(path: str | os.PathLike[str]) -> str:

@@ -39,6 +39,7 @@ def kernel(x, n, BLOCK: tl.constexpr):
 def written(tmp_path, monkeypatch):
     """Imports a kernel from source text, each time as another version of one module."""
     monkeypatch.syspath_prepend(str(tmp_path))
+
     def write(before="", **values):
         name = f"written_kernel_{next(COUNT)}"
         text = HEAD + before + textwrap.dedent(KERNEL).format(**{"added": 1, "scale": 2, "block": 32, **values})

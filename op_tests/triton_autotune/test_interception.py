@@ -312,8 +312,7 @@ def test_a_launch_that_fails_leaves_no_trace_and_the_next_one_chooses_again(kern
             raise RuntimeError("out of something")
         return real(*args, **kwargs)
 
-    tuner.fn.run = failing
-    try:
+    with kernels.instead(tuner.fn, "run", failing):
         for _ in range(2):
             with pytest.raises(RuntimeError, match="out of something"):
                 kernels.launch(tuner)
@@ -321,8 +320,6 @@ def test_a_launch_that_fails_leaves_no_trace_and_the_next_one_chooses_again(kern
             assert choice_log() == {}
             assert tuner.nargs is None
         assert kernels.launch(tuner) == kernels.SMALL
-    finally:
-        del tuner.fn.run
     assert failures == [kernels.SMALL] * 2
     assert tuner.fn is kernels.add_kernel
     assert list(choice_log()) == [place(kernels)]
@@ -333,12 +330,8 @@ def test_a_launch_that_fails_later_keeps_its_choice(kernels, pinned):
     install(pinned)
     kernels.launch(tuner)
     log = choice_log()
-    tuner.fn.run = lambda *args, **kwargs: 1 / 0
-    try:
-        with pytest.raises(ZeroDivisionError):
-            kernels.launch(tuner)
-    finally:
-        del tuner.fn.run
+    with kernels.instead(tuner.fn, "run", lambda *args, **kwargs: 1 / 0), pytest.raises(ZeroDivisionError):
+        kernels.launch(tuner)
     assert choice_log() == log
     assert kernels.launch(tuner) == kernels.SMALL
 
@@ -465,12 +458,9 @@ def test_warmup_still_sees_every_candidate(kernels, pinned):
     install(pinned)
     kernels.launch(tuner)
     warmed = []
-    tuner.fn.warmup = lambda *args, **kwargs: warmed.append(kwargs["BLOCK"])
-    try:
-        x = torch.ones(4)
+    x = torch.ones(4)
+    with kernels.instead(tuner.fn, "warmup", lambda *args, **kwargs: warmed.append(kwargs["BLOCK"])):
         tuner.warmup(x, x, x, 4, grid=(1,))
-    finally:
-        del tuner.fn.warmup
     assert warmed == [128, 64, 32]
 
 
@@ -542,6 +532,7 @@ def test_many_threads_launching_one_pinned_kernel_all_get_the_choice(pinned, ker
 
 def test_a_known_key_runs_none_of_our_code(kernels, pinned):
     """Every function that a warm launch calls, Python's and C's: the same ones with a policy and without."""
+
     class Quiet:
         fn = kernels.add_kernel
 

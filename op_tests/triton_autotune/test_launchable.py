@@ -58,7 +58,9 @@ class Compiler:
 
 def tuner(kernels, by_block):
     compiler = Compiler(by_block)
-    return SimpleNamespace(fn=compiler, arg_names=["n"], keys=[], configs=kernels.three_configs(), base_fn=None), compiler
+    return SimpleNamespace(
+        fn=compiler, arg_names=["n"], keys=[], configs=kernels.three_configs(), base_fn=None
+    ), compiler
 
 
 @pytest.fixture(autouse=True)

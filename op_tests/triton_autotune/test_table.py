@@ -84,7 +84,14 @@ def test_a_reader_that_knows_no_provenance_reads_our_tables(tmp_path, kernels):
     write("sm90", {"k": {"*": kernels.entry(64)}}, path, provenance={"environment": {}})
     held = json.loads(path.read_text())
     assert held["arch"] == "sm90"
-    assert held["kernels"]["k"]["*"].keys() <= {"kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override"}
+    assert held["kernels"]["k"]["*"].keys() <= {
+        "kwargs",
+        "num_warps",
+        "num_stages",
+        "num_ctas",
+        "maxnreg",
+        "ir_override",
+    }
 
 
 def test_the_first_usable_file_is_taken_whole_and_the_others_are_named(tmp_path, table_dir, kernels, caplog):
@@ -185,8 +192,8 @@ LAYER = st.dictionaries(st.sampled_from(["a", "b", "*"]), SIZES)
 
 @given(st.lists(LAYER, max_size=4))
 def test_one_layer_finds_what_a_lookup_finds_and_more_layers_never_lose_an_entry(layers):
-    from op_tests.triton_autotune import kernels
     from aiter_tuning.triton_autotune.table import OverlayTable
+    from op_tests.triton_autotune import kernels
 
     configs = kernels.three_configs()
     tables = [TunedTable("x", {"k": {key: kernels.entry(size) for key, size in layer.items()}}) for layer in layers]
