@@ -37,7 +37,7 @@ def test_a_file_is_read_back_and_anything_else_is_refused(tmp_path):
     assert read_choices(tmp_path / "log.json") == {"a": "1"}
     for text in ("{", "{}", '{"format": "aiter_tuning.choices/1", "choices": {"a": 1}}'):
         (tmp_path / "x.json").write_text(text)
-        with pytest.raises(ValueError, match="x.json"):
+        with pytest.raises(ValueError, match=r"x\.json"):
             read_choices(tmp_path / "x.json")
 
 

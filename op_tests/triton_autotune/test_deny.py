@@ -72,6 +72,6 @@ def test_a_kernel_with_every_config_denied_cannot_be_launched(kernels, tmp_path,
     folder = table_dir({}, deny=[{"kernel": "*"}])
     with (
         use_policy({"modules": [kernels.MODULE], "table_path": [folder], "arch": "sm90", "mode": "pinned"}),
-        pytest.raises(RuntimeError, match="No valid configs for .*add_kernel on sm90"),
+        pytest.raises(RuntimeError, match=r"No valid configs for .*add_kernel on sm90"),
     ):
         kernels.launch(kernels.autotuned())
