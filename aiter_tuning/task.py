@@ -113,10 +113,22 @@ def _identity(value: Any) -> Hashable:
     return (type(value).__name__, value)
 
 
-def _number(identities: Iterable[Hashable]) -> tuple[int, ...]:
-    """Small integers in order of first appearance."""
-    seen: dict[Hashable, int] = {}
-    return tuple(seen.setdefault(identity, len(seen)) for identity in identities)
+def _number(keys: Iterable[tuple[Hashable, ...]], identify: Callable[[int], Hashable]) -> tuple[int, ...]:
+    """Small integers in order of first appearance.
+
+    Args:
+        keys: for each candidate the identities of its objects: equal keys are equal without a closer look.
+        identify: what candidates of different keys are compared by.
+    """
+    by_key: dict[tuple[Hashable, ...], int] = {}
+    by_identity: dict[Hashable, int] = {}
+    numbers = []
+    for index, key in enumerate(keys):
+        number = by_key.get(key)
+        if number is None:
+            number = by_key[key] = by_identity.setdefault(identify(index), len(by_identity))
+        numbers.append(number)
+    return tuple(numbers)
 
 
 class LogbookError(OSError):
@@ -165,11 +177,22 @@ class Group:
             object.__setattr__(self, "inputs_ids", apart)
             object.__setattr__(self, "reference_ids", apart)
             return
-        inputs = _number((id(task.gen_data), _identity(task.gen_args)) for task in self.tasks)
-        references = _number(
-            (id(task.ref), id(task.ref_func), _identity(task.ref_args), _identity(task.ref_kwargs), shared)
-            for task, shared in zip(self.tasks, inputs, strict=True)
+        tasks = self.tasks
+
+        def inputs_of(index: int) -> Hashable:
+            return id(tasks[index].gen_data), _identity(tasks[index].gen_args)
+
+        def reference_of(index: int) -> Hashable:
+            task = tasks[index]
+            made_with = _identity(task.ref_args), _identity(task.ref_kwargs)
+            return id(task.ref), id(task.ref_func), made_with, inputs[index]
+
+        inputs = _number(((id(task.gen_data), id(task.gen_args)) for task in tasks), inputs_of)
+        reference_keys = (
+            (id(task.ref), id(task.ref_func), id(task.ref_args), id(task.ref_kwargs), shared)
+            for task, shared in zip(tasks, inputs, strict=True)
         )
+        references = _number(reference_keys, reference_of)
         object.__setattr__(self, "inputs_ids", inputs)
         object.__setattr__(self, "reference_ids", references)
 

@@ -5,9 +5,10 @@
     .venv/bin/python tools/bench_pool.py --part cost        one part: cost, recovery, memory, start
     .venv/bin/python tools/bench_pool.py --json FILE        the figures as JSON too
 
-cost      Microseconds per no-op candidate on an open pool of two workers: ours with a status, a deadline and two
-          checkpoint rows for each, in shapes of 48 and each on its own; the other pools with their plainest call for a
-          task (Pebble's with its timeout). The pools take turns, round after round; the median round counts.
+cost      Microseconds per no-op candidate on an open pool of two workers. Ours: in shapes of 48 as a tuner runs them,
+          with a status, a deadline and two checkpoint rows for each; and through mp_tuner, each on its own, with a
+          status and a deadline. The other pools: their plainest call for a task, Pebble's with its timeout. The pools
+          take turns, round after round; the median round counts.
 recovery  From the death of a worker (or the end of a hung candidate's clock) to the start of the next candidate, with
           a standby ready and without standbys.
 memory    How much the parent grows from 1,000 to 100,000 candidates, its own lists of tasks and results aside.
@@ -20,6 +21,7 @@ import argparse
 import ctypes
 import gc
 import json
+import logging
 import multiprocessing
 import os
 import statistics
@@ -116,6 +118,18 @@ def ours(pool: Pool, directory: Path, size: int) -> Callable[[int], float]:
     return run
 
 
+def ungrouped(pool: Pool) -> Callable[[int], float]:
+    """Seconds for a plain call with tasks that share nothing; no checkpoint."""
+
+    def run(tasks: int) -> float:
+        work = [task(index) for index in range(tasks)]
+        begin = time.perf_counter()
+        mp_tuner(work, [(tasks, None)], fast_mode=True, return_status=True, candidate_timeout=CLOCK_S, pool=pool)
+        return time.perf_counter() - begin
+
+    return run
+
+
 def futures_of(submit: Callable[[], Any]) -> Callable[[int], float]:
     """Seconds to submit so many tasks and to wait for each result."""
 
@@ -152,7 +166,7 @@ def cost(sizes: list[int]) -> dict[str, Any]:
 
         runners = {
             f"aiter_tuning, shapes of {SHAPE_SIZE}": ours(pool, Path(folder), SHAPE_SIZE),
-            "aiter_tuning, one by one": ours(pool, Path(folder), 1),
+            "mp_tuner, ungrouped": ungrouped(pool),
             "multiprocessing.Pool": multiprocessing_pool,
             "concurrent.futures": futures_of(lambda: executor.submit(no_op)),
             "Pebble with timeout": futures_of(lambda: with_timeout.schedule(no_op, timeout=CLOCK_S)),
@@ -315,6 +329,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {"recovery": recovery, "memory"
 
 
 def main() -> None:
+    logging.getLogger("aiter_tuning").setLevel(logging.ERROR)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="append", choices=["cost", *PARTS], help="only this part; may be repeated")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of candidates for the cost")

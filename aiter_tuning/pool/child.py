@@ -51,7 +51,7 @@ from aiter_tuning.pool.messages import (
 )
 from aiter_tuning.pool.output import take_output
 from aiter_tuning.status import Status, describe
-from aiter_tuning.task import Logbook, LogbookError
+from aiter_tuning.task import Logbook, LogbookError, MpTunerTask
 
 _PR_SET_PDEATHSIG = 1
 
@@ -200,7 +200,7 @@ class _Server:
             payload: GroupPayload = pickle.loads(message.payload)
             self._logbook = payload.logbook
             self._bench = GroupBench(
-                payload.tasks,
+                [MpTunerTask(*task) for task in payload.tasks],
                 payload.inputs_ids,
                 payload.reference_ids,
                 payload.data,

@@ -46,7 +46,8 @@ class Open(NamedTuple):
 class GroupPayload(NamedTuple):
     """What a worker needs of a group."""
 
-    tasks: tuple[Any, ...]
+    tasks: tuple[tuple[Any, ...], ...]
+    """The fields of each :class:`~aiter_tuning.task.MpTunerTask`, without ``info``."""
     inputs_ids: tuple[int, ...]
     reference_ids: tuple[int, ...]
     data: Mapping[str, Any] | None

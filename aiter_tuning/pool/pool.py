@@ -97,6 +97,7 @@ class Pool:
         retries: int = 0,
         watcher: Watcher | None = None,
         budget_s: float | None = None,
+        quiet_start: bool = False,
     ) -> RunOutcome:
         """Measures every candidate of every group; verdicts go to the ``watcher``, each exactly once.
 
@@ -111,6 +112,8 @@ class Pool:
             retries: how often a candidate that killed its worker is tried again.
             watcher: sees the run; an exception it raises ends the run and is passed on.
             budget_s: seconds after which the run ends with what it has.
+            quiet_start: whether to wait, ten seconds at most, until standbys have done their imports on the cores that
+                are measured on.
 
         Raises:
             RuntimeError: the pool is closed, or busy with another run.
@@ -122,7 +125,9 @@ class Pool:
         if not self._in_use.acquire(blocking=False):
             raise RuntimeError("this pool is busy with another run; use one pool for each thread")
         try:
-            return Run(self, groups, plan, clocks, on_fault, retries, watcher or Watcher(), budget_s).loop()
+            return Run(
+                self, groups, plan, clocks, on_fault, retries, watcher or Watcher(), budget_s, quiet_start
+            ).loop()
         finally:
             self.stop_requested = False
             self._in_use.release()
@@ -213,9 +218,9 @@ class Pool:
         """Lets every worker know what else goes on around its lane."""
         for lane in self.lanes:
             if lane.worker is not None:
-                lane.worker.board.surround(STANDBY if self._standby_starting(lane) else 0)
+                lane.worker.board.surround(STANDBY if self.standby_starting(lane) else 0)
 
-    def _standby_starting(self, lane: Lane) -> bool:
+    def standby_starting(self, lane: Lane) -> bool:
         """Whether a standby is importing on cores that the lane measures on."""
         return any(
             not standby.ready

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-
 from aiter_tuning.pool.lane import KILL_PATIENCE_S, Deadline, Lane
 from aiter_tuning.pool.ledger import Ledger, OnFault, Verdicts, with_output
 from aiter_tuning.pool.messages import (
@@ -31,6 +29,7 @@ from aiter_tuning.pool.messages import (
     Ready,
     Unprepared,
 )
+from aiter_tuning.pool.pickling import dumps
 from aiter_tuning.pool.process import WorkerProcess, describe_exit
 from aiter_tuning.pool.watcher import Clocks, RunEnd, RunOutcome, Watcher
 from aiter_tuning.status import Status, describe, one_line
@@ -41,6 +40,9 @@ if TYPE_CHECKING:
 
 _SIGKILL = 9
 _MOST_PACKETS = 64
+_QUIET_START_S = 10.0
+_LARGE_PAYLOAD_BYTES = 1 << 20
+"""Groups that bring their own tensors are pickled when they are sent, not ahead."""
 _HANGUP_PATIENCE_S = 1.0
 """How long after the pipe closed a worker's death may take to be seen."""
 _RECYCLE_SHARE = 4
@@ -60,6 +62,7 @@ class Run:
         retries: int,
         watcher: Watcher,
         budget_s: float | None,
+        quiet_start: bool,
     ) -> None:
         self._pool = pool
         self._groups = groups
@@ -69,8 +72,10 @@ class Run:
         self._retries = retries
         self._watcher = watcher
         self._budget_at = math.inf if budget_s is None else time.monotonic() + budget_s
+        self._quiet_until = time.monotonic() + _QUIET_START_S if quiet_start else 0.0
         self._order: Iterator[int] = iter(_order(groups))
         self._returned: deque[tuple[int, Ledger]] = deque()
+        self._ready: deque[tuple[int, Ledger, bytes | None]] = deque()
         self._exhausted = not len(groups)
         self._stopping = False
         self._next_tick = time.monotonic() + watcher.tick_s
@@ -92,7 +97,7 @@ class Run:
                     self._pool.adopt(lane)
             while True:
                 for lane in self._pool.lanes:
-                    if lane.state == "idle":
+                    if lane.state == "idle" and self._is_quiet(lane):
                         self._take_group(lane)
                 if self._finished():
                     return RunOutcome(RunEnd.done)
@@ -103,14 +108,24 @@ class Run:
                 if all(lane.retired for lane in self._pool.lanes):
                     reasons = "; ".join(f"{lane.name}: {lane.last_failure}" for lane in self._pool.lanes)
                     return self._stop(RunEnd.no_lanes, f"no usable device is left ({reasons})")
+                self._make_ready_ahead()
                 self._listen()
                 self._expire()
         except BaseException:
             self._kill_busy_lanes()
             raise
 
+    def _is_quiet(self, lane: Lane) -> bool:
+        """Whether the first standby has done its imports, so that they are not timed along; not waited for for ever."""
+        return time.monotonic() >= self._quiet_until or not self._pool.standby_starting(lane)
+
     def _finished(self) -> bool:
-        return self._exhausted and not self._returned and all(lane.ledger is None for lane in self._pool.lanes)
+        return (
+            self._exhausted
+            and not self._returned
+            and not self._ready
+            and all(lane.ledger is None for lane in self._pool.lanes)
+        )
 
     # Waiting
 
@@ -289,33 +304,55 @@ class Run:
         while lane.state == "idle" and not (self._stopping or self._pool.stop_requested):
             if self._returned:
                 group, ledger = self._returned.popleft()
+                payload: bytes | None = None
             else:
-                number = next(self._order, None)
-                if number is None:
-                    self._exhausted = True
+                if not self._ready and not self._make_ready():
                     return
-                group = number
-                ledger = Ledger(self._groups[group], on_fault=self._on_fault, retries=self._retries)
+                group, ledger, payload = self._ready.popleft()
             lane.open_group(group, ledger)
-            self._open(lane)
+            self._open(lane, payload)
 
-    def _open(self, lane: Lane) -> None:
-        """Sends the lane's group and its first candidate in one go."""
-        worker, ledger, number = lane.worker, lane.ledger, lane.group
-        assert worker is not None and ledger is not None and number is not None
+    def _make_ready(self) -> bool:
+        """Makes the next group and pickles it, so that a lane that asks has it at once; False: there is none."""
+        number = next(self._order, None)
+        if number is None:
+            self._exhausted = True
+            return False
+        ledger = Ledger(self._groups[number], on_fault=self._on_fault, retries=self._retries)
+        self._ready.append((number, ledger, self._pickle(ledger)))
+        return True
+
+    def _make_ready_ahead(self) -> None:
+        """One group a turn, so that nobody who has something to say waits for long; at most one for each lane."""
+        largest = max((len(payload or b"") for _, _, payload in self._ready), default=0)
+        if not self._exhausted and largest < _LARGE_PAYLOAD_BYTES and len(self._ready) < len(self._pool.lanes):
+            self._make_ready()
+
+    def _pickle(self, ledger: Ledger) -> bytes | None:
+        """The group as its worker gets it; None, and verdicts for all its candidates, if it cannot be sent."""
         group = ledger.group
-        tasks = tuple(task._replace(info=None) for task in group.tasks)  # the worker has no use for the caller's names
+        tasks = tuple((None, *task[1:]) for task in group.tasks)  # the worker has no use for the caller's names
         payload = GroupPayload(tasks, group.inputs_ids, group.reference_ids, group.data, self._plan, group.logbook)
         try:
-            pickled = cloudpickle.dumps(payload)
+            return dumps(payload)
         except Exception as error:
+            ledger.cannot_be_sent = describe(error)
+            return None
+
+    def _open(self, lane: Lane, payload: bytes | None = None) -> None:
+        """Sends the lane's group and what comes first in one go."""
+        ledger, number = lane.ledger, lane.group
+        assert ledger is not None and number is not None
+        if payload is None and not ledger.cannot_be_sent:
+            payload = self._pickle(ledger)
+        if payload is None:
             lane.enter("idle")
-            self._publish(lane, ledger.open_failed(f"it cannot be sent there: {describe(error)}"))
+            self._publish(lane, ledger.open_failed(f"it cannot be sent there: {ledger.cannot_be_sent}"))
             return
         lane.rss_bytes = None
         lane.begin_group()
         lane.enter("busy")
-        self._go(lane, Open(number, pickled))
+        self._go(lane, Open(number, payload))
 
     def _go(self, lane: Lane, *before: Any) -> None:
         """Hands out what comes next, after what has to be said ``before`` in the same breath."""

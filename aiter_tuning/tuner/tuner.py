@@ -271,7 +271,9 @@ class TunerCommon:
             outcome = RunOutcome(RunEnd.interrupted) if self._stop else RunOutcome(RunEnd.done)
             if len(groups) and not self._stop:
                 clocks = Clocks(group_s=arguments.timeout, candidate_s=arguments.candidate_timeout)
-                outcome = pool.run(groups, plan, clocks, on_fault="continue", watcher=recorder, budget_s=budget_s)
+                outcome = pool.run(
+                    groups, plan, clocks, on_fault="continue", watcher=recorder, budget_s=budget_s, quiet_start=True
+                )
             recorder.conclude_rest()
             recorder.publish_all()
         except (WriteFailedError, LogbookError) as error:

@@ -31,7 +31,7 @@ class ScriptedPool:
     def request_stop(self):
         self.stop_requested = True
 
-    def run(self, groups, plan, clocks, *, on_fault, watcher, budget_s):
+    def run(self, groups, plan, clocks, *, on_fault, watcher, budget_s, quiet_start):
         self.seen = {"plan": plan, "clocks": clocks, "on_fault": on_fault, "budget_s": budget_s}
         for number in range(len(groups)):
             group = groups[number]
@@ -52,7 +52,7 @@ class ScriptedPool:
                     return RunOutcome(RunEnd.interrupted if answer == "stop" else RunEnd.budget, "ended early")
                 if answer == "clock":
                     watcher.stopped(number, index, 1)
-                    for late in range(index, len(group.tasks)):
+                    for _ in range(index, len(group.tasks)):
                         measurement = Measurement.failed(Status.not_run, "the group's clock")
                         results.append(measurement)
                     break
