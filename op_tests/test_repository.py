@@ -48,7 +48,7 @@ def test_no_result_of_a_run_is_tracked():
 
 
 def test_tests_mirror_the_package():
-    parts = {path.stem for path in (ROOT / "aiter_tuning").iterdir()} | {"tools"}
+    parts = {path.stem for path in (ROOT / "aiter_tuning").iterdir()} | {"tools", "gpu"}
     folders = {path.parent for path in (ROOT / "op_tests").rglob("test_*.py")} - {ROOT / "op_tests"}
     assert {folder.name for folder in folders} <= parts
 
