@@ -67,28 +67,28 @@ class GemmCpu(Family):
         return (product if bias is None else product + bias.to(wide)).to(a.dtype)
 
     def default(self, shape: Shape, device: Device) -> Candidate:
-        return Candidate("linear", {"kernel": "linear"})
+        return _candidate("linear", "linear")
 
     def candidates(self, shape: Shape, device: Device) -> Sequence[Candidate]:
         if shape["dtype"] not in _ITEM_BYTES:
             raise ValueError(f"gemm_cpu computes fp32 and bf16, not {shape['dtype']}")
         whole_lane = [
             self.default(shape, device),
-            Candidate("weight_transposed", {"kernel": "weight_transposed"}),
-            Candidate("weight_first", {"kernel": "weight_first"}),
-            Candidate("onednn", {"kernel": "onednn"}),
-            Candidate("onednn_packed", {"kernel": "onednn_packed"}),
+            _candidate("weight_transposed", "weight_transposed"),
+            _candidate("weight_first", "weight_first"),
+            _candidate("onednn", "onednn"),
+            _candidate("onednn_packed", "onednn_packed"),
             *_cut_ways(shape),
         ]
         if shape["dtype"] == "fp32":
-            whole_lane.append(Candidate("mkl_packed", {"kernel": "mkl_packed", "batch": shape["M"]}))
+            whole_lane.append(_candidate("mkl_packed", "mkl_packed", batch=shape["M"]))
             if shape["M"] == 1:
-                whole_lane.append(Candidate("vector", {"kernel": "vector"}))
+                whole_lane.append(_candidate("vector", "vector"))
         elif shape["M"] <= 4:
-            whole_lane.append(Candidate("fp32_weight", {"kernel": "fp32_weight"}))
+            whole_lane.append(_candidate("fp32_weight", "fp32_weight"))
         # Starting a thread's share costs microseconds, which the smallest products do not have; torch always uses all.
         fewer = [
-            Candidate(f"{kernel}_t{threads}", {"kernel": kernel, "threads": threads})
+            _candidate(f"{kernel}_t{threads}", kernel, threads=threads)
             for threads in _smaller_teams(device.cu_num)
             for kernel in ("linear", "onednn_packed")
         ]
@@ -114,15 +114,16 @@ class GemmCpu(Family):
         )
 
 
+def _candidate(name: str, kernel: str, **config: int) -> Candidate:
+    split_k = config["parts"] if kernel == "split_k" else 0
+    return Candidate(name, {"kernel": kernel, **config}, kernel_id=list(_WAYS).index(kernel), split_k=split_k)
+
+
 def _cut_ways(shape: Shape) -> list[Candidate]:
     parts_of = {"split_n": shape["N"], "split_k": shape["K"]}
     worth_four = {"split_n": shape["dtype"] == "fp32", "split_k": shape["M"] <= _SMALL_M and shape["dtype"] == "fp32"}
     return [
-        Candidate(
-            f"{kernel}{parts}",
-            {"kernel": kernel, "parts": parts},
-            split_k=parts if kernel == "split_k" else 0,
-        )
+        _candidate(f"{kernel}{parts}", kernel, parts=parts)
         for kernel, length in parts_of.items()
         for parts in ((2, 4) if worth_four[kernel] else (2,))
         if length % parts == 0 and length > parts

@@ -89,7 +89,8 @@ class _TorchState:
         )
         for (name, setter), was, found in zip(setters, self.seen, now, strict=True):
             if was != found:
-                names.append(name)
+                if name != "num_threads":  # which a candidate may well set: it changes nothing for the others once back
+                    names.append(name)
                 setter(was)
 
 

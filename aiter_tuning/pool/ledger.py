@@ -47,8 +47,6 @@ class Ledger:
         self._stranger_kills: set[object] = set()
         self._lost_handovers = 0
         self._oom_retried: set[int] = set()
-        self.cannot_be_sent = ""
-        """Why the group cannot be pickled, if it cannot."""
         self.leader_us = math.inf
         """Latency of the fastest correct candidate so far."""
         self.spent_s = 0.0

@@ -71,6 +71,8 @@ class WorkerProcess:
         """Host cores it is bound to; empty: any."""
         self.adopted: Adopt
         """What it was told of the parent's surroundings."""
+        self.bound_bytes: int | None = None
+        """Its resident memory when it had taken its device."""
         self.mute = False
         """Its pipe is closed; nothing more will come."""
         self.killed_here = False

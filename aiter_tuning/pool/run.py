@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from aiter_tuning.pool.feed import Feed, Work
 from aiter_tuning.pool.lane import KILL_PATIENCE_S, Deadline, Lane
 from aiter_tuning.pool.ledger import Ledger, OnFault, Verdicts, with_output
 from aiter_tuning.pool.messages import (
@@ -21,7 +21,6 @@ from aiter_tuning.pool.messages import (
     Bound,
     Close,
     Go,
-    GroupPayload,
     LogFailed,
     Measured,
     Open,
@@ -29,10 +28,9 @@ from aiter_tuning.pool.messages import (
     Ready,
     Unprepared,
 )
-from aiter_tuning.pool.pickling import dumps
 from aiter_tuning.pool.process import WorkerProcess, describe_exit
 from aiter_tuning.pool.watcher import Clocks, RunEnd, RunOutcome, Watcher
-from aiter_tuning.status import Status, describe, one_line
+from aiter_tuning.status import Status, one_line
 from aiter_tuning.task import Group, LogbookError
 
 if TYPE_CHECKING:
@@ -41,8 +39,6 @@ if TYPE_CHECKING:
 _SIGKILL = 9
 _MOST_PACKETS = 64
 _QUIET_START_S = 10.0
-_LARGE_PAYLOAD_BYTES = 1 << 20
-"""Groups that bring their own tensors are pickled when they are sent, not ahead."""
 _HANGUP_PATIENCE_S = 1.0
 """How long after the pipe closed a worker's death may take to be seen."""
 _RECYCLE_SHARE = 4
@@ -65,18 +61,11 @@ class Run:
         quiet_start: bool,
     ) -> None:
         self._pool = pool
-        self._groups = groups
-        self._plan = plan
         self._clocks = clocks
-        self._on_fault: OnFault = on_fault
-        self._retries = retries
         self._watcher = watcher
         self._budget_at = math.inf if budget_s is None else time.monotonic() + budget_s
         self._quiet_until = time.monotonic() + _QUIET_START_S if quiet_start else 0.0
-        self._order: Iterator[int] = iter(_order(groups))
-        self._returned: deque[tuple[int, Ledger]] = deque()
-        self._ready: deque[tuple[int, Ledger, bytes | None]] = deque()
-        self._exhausted = not len(groups)
+        self._feed = Feed(groups, plan, on_fault, retries, ahead=len(pool.lanes))
         self._stopping = False
         self._next_tick = time.monotonic() + watcher.tick_s
         self._handlers: dict[type, Callable[[Lane, Any], None]] = {
@@ -108,7 +97,7 @@ class Run:
                 if all(lane.retired for lane in self._pool.lanes):
                     reasons = "; ".join(f"{lane.name}: {lane.last_failure}" for lane in self._pool.lanes)
                     return self._stop(RunEnd.no_lanes, f"no usable device is left ({reasons})")
-                self._make_ready_ahead()
+                self._feed.make_ready_ahead()
                 self._listen()
                 self._expire()
         except BaseException:
@@ -120,12 +109,7 @@ class Run:
         return time.monotonic() >= self._quiet_until or not self._pool.standby_starting(lane)
 
     def _finished(self) -> bool:
-        return (
-            self._exhausted
-            and not self._returned
-            and not self._ready
-            and all(lane.ledger is None for lane in self._pool.lanes)
-        )
+        return self._feed.is_empty and all(lane.ledger is None for lane in self._pool.lanes)
 
     # Waiting
 
@@ -237,6 +221,8 @@ class Run:
             self._start_failed(lane, f"got device {message.uuid} instead of {lane.device.uuid}")
             return
         lane.failed_starts = 0
+        if lane.worker is not None:
+            lane.worker.bound_bytes = lane.worker.resident_bytes()
         self._pool.ensure_standby(lane)
         if lane.ledger is not None and lane.group is not None:
             self._open(lane)
@@ -288,7 +274,7 @@ class Run:
         if worker is not None:
             self._pool.release(worker)
         if lane.ledger is not None and lane.group is not None:
-            self._returned.append((lane.group, lane.ledger))
+            self._feed.give_back(lane.group, lane.ledger)
         lane.drop_group()
         lane.enter("retired")
 
@@ -302,57 +288,25 @@ class Run:
 
     def _take_group(self, lane: Lane) -> None:
         while lane.state == "idle" and not (self._stopping or self._pool.stop_requested):
-            if self._returned:
-                group, ledger = self._returned.popleft()
-                payload: bytes | None = None
-            else:
-                if not self._ready and not self._make_ready():
-                    return
-                group, ledger, payload = self._ready.popleft()
-            lane.open_group(group, ledger)
-            self._open(lane, payload)
+            work = self._feed.take()
+            if work is None:
+                return
+            lane.open_group(work.number, work.ledger)
+            self._open(lane, work)
 
-    def _make_ready(self) -> bool:
-        """Makes the next group and pickles it, so that a lane that asks has it at once; False: there is none."""
-        number = next(self._order, None)
-        if number is None:
-            self._exhausted = True
-            return False
-        ledger = Ledger(self._groups[number], on_fault=self._on_fault, retries=self._retries)
-        self._ready.append((number, ledger, self._pickle(ledger)))
-        return True
-
-    def _make_ready_ahead(self) -> None:
-        """One group a turn, so that nobody who has something to say waits for long; at most one for each lane."""
-        largest = max((len(payload or b"") for _, _, payload in self._ready), default=0)
-        if not self._exhausted and largest < _LARGE_PAYLOAD_BYTES and len(self._ready) < len(self._pool.lanes):
-            self._make_ready()
-
-    def _pickle(self, ledger: Ledger) -> bytes | None:
-        """The group as its worker gets it; None, and verdicts for all its candidates, if it cannot be sent."""
-        group = ledger.group
-        tasks = tuple((None, *task[1:]) for task in group.tasks)  # the worker has no use for the caller's names
-        payload = GroupPayload(tasks, group.inputs_ids, group.reference_ids, group.data, self._plan, group.logbook)
-        try:
-            return dumps(payload)
-        except Exception as error:
-            ledger.cannot_be_sent = describe(error)
-            return None
-
-    def _open(self, lane: Lane, payload: bytes | None = None) -> None:
+    def _open(self, lane: Lane, work: Work | None = None) -> None:
         """Sends the lane's group and what comes first in one go."""
         ledger, number = lane.ledger, lane.group
         assert ledger is not None and number is not None
-        if payload is None and not ledger.cannot_be_sent:
-            payload = self._pickle(ledger)
-        if payload is None:
+        work = work or self._feed.again(number, ledger)
+        if work.payload is None:
             lane.enter("idle")
-            self._publish(lane, ledger.open_failed(f"it cannot be sent there: {ledger.cannot_be_sent}"))
+            self._publish(lane, ledger.open_failed(f"it cannot be sent there: {work.problem}"))
             return
         lane.rss_bytes = None
         lane.begin_group()
         lane.enter("busy")
-        self._go(lane, Open(number, payload))
+        self._go(lane, Open(number, work.payload))
 
     def _go(self, lane: Lane, *before: Any) -> None:
         """Hands out what comes next, after what has to be said ``before`` in the same breath."""
@@ -431,17 +385,21 @@ class Run:
                 lane.worker.send(Close())
 
     def _recycle_if_grown(self, lane: Lane) -> bool:
-        """Replaces a worker whose memory grew beyond a quarter of its lane's since the group's first verdict."""
-        if not lane.device.memory_bytes or lane.worker is None or not lane.due_for_memory_check():
+        """Replaces a worker whose memory grew by more than a quarter of its lane's.
+
+        Inside a group it is compared with what it was after the first verdict, since inputs are no leak; between groups
+        with what it was when it took the device.
+        """
+        worker = lane.worker
+        if not lane.device.memory_bytes or worker is None or not lane.due_for_memory_check():
             return False
-        resident = lane.worker.resident_bytes()
-        if lane.rss_bytes is None:
-            lane.rss_bytes = resident
-        if resident - lane.rss_bytes <= lane.device.memory_bytes // _RECYCLE_SHARE:
+        resident = worker.resident_bytes()
+        base = lane.rss_bytes if lane.state == "busy" else worker.bound_bytes
+        if base is None:
+            base = lane.rss_bytes = resident
+        if resident - base <= lane.device.memory_bytes // _RECYCLE_SHARE:
             return False
-        self._watcher.note(
-            f"{lane.name}: the worker grew from {lane.rss_bytes >> 20} to {resident >> 20} MiB and is replaced"
-        )
+        self._watcher.note(f"{lane.name}: the worker grew from {base >> 20} to {resident >> 20} MiB and is replaced")
         self._kill(lane)
         return True
 
@@ -459,7 +417,7 @@ class Run:
         for place in running:
             if place is not None:
                 self._watcher.stopped(*place)
-        for group, ledger in (*unfinished, *self._returned):
+        for group, ledger in (*unfinished, *self._feed.returned):
             if group is not None and ledger is not None:
                 ledger.close_with(reason)
                 self._watcher.group_ended(group, ledger.results)
@@ -484,10 +442,3 @@ class Run:
         for lane in self._pool.lanes:
             lane.announced = None
             lane.drop_group()
-
-
-def _order(groups: Sequence[Group]) -> Sequence[int]:
-    """The costliest first, so that no long group is left for the end; a lazy sequence keeps its own order."""
-    if isinstance(groups, list | tuple):
-        return sorted(range(len(groups)), key=lambda number: -groups[number].cost)
-    return range(len(groups))

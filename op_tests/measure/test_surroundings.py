@@ -45,7 +45,6 @@ DISTURBANCES: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
     ("gc", gc.disable, gc.isenabled),
     ("recursion_limit", lambda: sys.setrecursionlimit(5000), sys.getrecursionlimit),
     ("default_dtype", lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype),
-    ("num_threads", lambda: torch.set_num_threads(torch.get_num_threads() + 1), torch.get_num_threads),
     ("grad_mode", lambda: torch.set_grad_enabled(False), torch.is_grad_enabled),
     ("matmul_precision", lambda: torch.set_float32_matmul_precision("medium"), torch.get_float32_matmul_precision),
     ("default_device", lambda: torch.set_default_device("meta"), torch.get_default_device),
@@ -166,3 +165,12 @@ def test_looking_is_cheap() -> None:
                 surroundings.restore()
             best = min(best, (time.perf_counter() - start) * 1e4)
     assert best < 50, f"{best:.1f} us; it takes about 10 us on an idle machine"
+
+
+def test_a_number_of_threads_is_put_back_without_a_word() -> None:
+    surroundings = Surroundings.capture()
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    assert surroundings.restore() == ()
+    assert torch.get_num_threads() == before
+    surroundings.close()

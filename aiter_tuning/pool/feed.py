@@ -1,0 +1,108 @@
+"""The groups of a run on their way to the lanes: in order, one made ready ahead for each lane, given back if need be.
+
+::
+
+    groups ──in order──▶ ledger, pickled ──▶ ready ──take──▶ a lane
+                                              ▲
+    a retired lane ──give_back────────────────┘
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from aiter_tuning.pool.ledger import Ledger, OnFault
+from aiter_tuning.pool.messages import GroupPayload
+from aiter_tuning.pool.pickling import dumps
+from aiter_tuning.status import describe
+from aiter_tuning.task import Group
+
+_LARGE_PAYLOAD_BYTES = 1 << 20
+"""Groups that bring tensors of their own are pickled when they are sent, not ahead."""
+
+
+class Work(NamedTuple):
+    """A group as a lane takes it."""
+
+    number: int
+    ledger: Ledger
+    payload: bytes | None
+    """What its worker gets; None if it cannot be sent."""
+    problem: str = ""
+    """Why it cannot."""
+
+
+class Feed:
+    """Hands out the groups of one run.
+
+    Args:
+        groups: a list or tuple is worked off with the costliest first, so that no long group is left for the end; any
+            other sequence in its own order, each group made when it is its turn and not kept.
+        plan: how to measure; travels with each group.
+        on_fault: see :class:`~aiter_tuning.pool.ledger.Ledger`.
+        retries: see there.
+        ahead: how many groups to make ready before a lane asks.
+    """
+
+    def __init__(self, groups: Sequence[Group], plan: Any, on_fault: OnFault, retries: int, ahead: int) -> None:
+        self._groups = groups
+        self._plan = plan
+        self._on_fault: OnFault = on_fault
+        self._retries = retries
+        self._ahead = ahead
+        self._order: Iterator[int] = iter(_order(groups))
+        self._ready: deque[Work] = deque()
+        self._exhausted = not len(groups)
+        self.returned: deque[tuple[int, Ledger]] = deque()
+        """Groups that a retired lane gave back."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self._exhausted and not self._ready and not self.returned
+
+    def take(self) -> Work | None:
+        """The next group; None when there is none."""
+        if self.returned:
+            return self.again(*self.returned.popleft())
+        if not self._ready:
+            self._make_ready()
+        return self._ready.popleft() if self._ready else None
+
+    def again(self, number: int, ledger: Ledger) -> Work:
+        """A group that was taken before, for another worker."""
+        return Work(number, ledger, *self._pickle(ledger.group))
+
+    def give_back(self, number: int, ledger: Ledger) -> None:
+        """The lane cannot go on with it."""
+        self.returned.append((number, ledger))
+
+    def make_ready_ahead(self) -> None:
+        """At most one group a call, so that nobody who has something to say waits for long."""
+        if self._exhausted or len(self._ready) >= self._ahead:
+            return
+        if all(len(work.payload or b"") < _LARGE_PAYLOAD_BYTES for work in self._ready):
+            self._make_ready()
+
+    def _make_ready(self) -> None:
+        number = next(self._order, None)
+        if number is None:
+            self._exhausted = True
+            return
+        ledger = Ledger(self._groups[number], on_fault=self._on_fault, retries=self._retries)
+        self._ready.append(self.again(number, ledger))
+
+    def _pickle(self, group: Group) -> tuple[bytes | None, str]:
+        tasks = tuple((None, *task[1:]) for task in group.tasks)  # the worker has no use for the caller's names
+        payload = GroupPayload(tasks, group.inputs_ids, group.reference_ids, group.data, self._plan, group.logbook)
+        try:
+            return dumps(payload), ""
+        except Exception as error:  # whatever the caller's objects raise while they are pickled
+            return None, describe(error)
+
+
+def _order(groups: Sequence[Group]) -> Sequence[int]:
+    if isinstance(groups, list | tuple):
+        return sorted(range(len(groups)), key=lambda number: -groups[number].cost)
+    return range(len(groups))
