@@ -47,11 +47,6 @@ class ChoiceLog:
                 self._values[place] = value
                 self._order[place] = self._changes
 
-    @property
-    def position(self) -> int:
-        """How many changes there were so far."""
-        return self._changes
-
     def since(self, position: int) -> tuple[dict[str, str], int]:
         """What changed after ``position``, as text, and the position now."""
         with self._lock:
@@ -69,11 +64,14 @@ class ChoiceLog:
             names = _names(self._sources)
             return {names[place]: source for place, source in self._sources.items()}
 
-    def clear(self) -> None:
+    def counts(self) -> dict[str, dict[str, int]]:
+        """For each kernel, how many choices came from where."""
         with self._lock:
-            self._values.clear()
-            self._order.clear()
-            self._sources.clear()
+            counts: dict[str, dict[str, int]] = {}
+            for place, source in self._sources.items():
+                held = counts.setdefault(place.kernel, {})
+                held[source] = held.get(source, 0) + 1
+            return counts
 
 
 def digest_of(choices: Mapping[str, str]) -> str:

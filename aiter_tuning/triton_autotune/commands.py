@@ -15,6 +15,7 @@ from typing import Any
 from aiter_tuning.triton_autotune.catalogue import autotuners_in
 from aiter_tuning.triton_autotune.choices import compare_choices, is_choice_log, read_choices
 from aiter_tuning.triton_autotune.config_json import compact, with_defaults
+from aiter_tuning.triton_autotune.identity import ANY_KEY
 from aiter_tuning.triton_autotune.merge import (
     Votes,
     any_key_configs,
@@ -25,7 +26,7 @@ from aiter_tuning.triton_autotune.merge import (
     provenance,
 )
 from aiter_tuning.triton_autotune.recording import read_recording, read_winners
-from aiter_tuning.triton_autotune.table import ANY_KEY, load_overlay, write
+from aiter_tuning.triton_autotune.table import load_overlay, write
 from aiter_tuning.triton_autotune.validation import Finding, check_table, read_table
 
 

@@ -19,7 +19,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aiter_tuning.triton_autotune.arch import has_mixed_archs
@@ -30,6 +30,10 @@ from aiter_tuning.triton_autotune.session import Role, Session
 logger = logging.getLogger(__name__)
 
 _FRAMES = 4  # from prune_configs up to run, through subclasses that call super()
+
+
+_ATTRIBUTE = "_aiter_tuning_adopted"
+"""On each autotuner launched under a policy; there, not in a table, so that one made for a single call is freed."""
 
 
 class BenchmarkRefusedError(RuntimeError):
@@ -44,7 +48,8 @@ class Hooks:
         self._session: Session | None = None
         self._class: Any = None
         self._originals: Originals | None = None
-        self._adopted: weakref.WeakKeyDictionary[Any, Adopted] = weakref.WeakKeyDictionary()
+        self._ours: dict[str, Any] = {}
+        self._autotuners: weakref.WeakSet[Any] = weakref.WeakSet()  # those that hold an Adopted
         self._current: dict[int, Adopted] = {}  # by thread: whose miss is being answered
         self._listener: Any = None
         self._listener_before: Any = None
@@ -70,56 +75,55 @@ class Hooks:
                 self._patch()
 
     def stop(self) -> None:
-        """Makes Triton what it was."""
+        """Makes Triton what it was. Where somebody else has patched it on top of us, ours stay and step aside."""
         with self._lock:
             self._session = None
             self._release_all()
-            if self._originals is None:
+            if self._originals is None or any(
+                vars(self._class).get(name) is not ours for name, ours in self._ours.items()
+            ):
                 return
-            self._class.run = self._originals.run
-            self._class.prune_configs = self._originals.prune_configs
-            self._class._bench = self._originals.bench
-            if self._originals.check_disk_cache is not None:
-                self._class.check_disk_cache = self._originals.check_disk_cache
+            for name, original in self._originals.by_name().items():
+                setattr(self._class, name, original)
             self._originals = None
 
     def adopted(self, autotuner: Any) -> Adopted | None:
         """What is known of an autotuner under the session in force."""
-        return self._adopted.get(autotuner)
+        found: Adopted | None = vars(autotuner).get(_ATTRIBUTE)
+        return found
 
     def _patch(self) -> None:
-        cls = self._class
+        cls, hooks = self._class, self
         originals = Originals(cls.run, cls.prune_configs, cls._bench, getattr(cls, "check_disk_cache", None))
-        hooks = self
 
-        @functools.wraps(originals.run)
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return hooks._run(self, args, kwargs)
+            return hooks._run(originals, self, args, kwargs)
 
-        @functools.wraps(originals.prune_configs)
         def prune_configs(self: Any, kwargs: dict[str, Any]) -> Any:
-            return hooks._prune_configs(self, kwargs)
+            return hooks._prune_configs(originals, self, kwargs)
 
-        @functools.wraps(originals.bench)
         def _bench(self: Any, *args: Any, **kwargs: Any) -> Any:
             hooks._refuse_if_pinned(self)
             return originals.bench(self, *args, **kwargs)
 
-        cls.run, cls.prune_configs, cls._bench = run, prune_configs, _bench
-        if originals.check_disk_cache is not None:
+        def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
+            return hooks._check_disk_cache(originals, self, tuning_key, configs, bench_fn)
 
-            @functools.wraps(originals.check_disk_cache)
-            def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-                return hooks._check_disk_cache(self, tuning_key, configs, bench_fn)
-
-            cls.check_disk_cache = check_disk_cache
-        self._patched_run = run
+        ours: tuple[Callable[..., Any], ...] = (run, prune_configs, _bench, check_disk_cache)
+        self._ours = {
+            name: functools.update_wrapper(function, original)
+            for function, (name, original) in zip(ours, originals.by_name().items(), strict=False)
+        }
+        for name, function in self._ours.items():
+            setattr(cls, name, function)
         self._originals = originals
 
     def _release_all(self) -> None:
-        for adopted in list(self._adopted.values()):
-            adopted.release()
-        self._adopted = weakref.WeakKeyDictionary()
+        for autotuner in list(self._autotuners):
+            adopted = vars(autotuner).pop(_ATTRIBUTE, None)
+            if adopted is not None:
+                adopted.release()
+        self._autotuners.clear()
         self._current.clear()
         if self._listener is not None:
             knobs = _listening_knobs()
@@ -127,62 +131,53 @@ class Hooks:
                 knobs.listener = self._listener_before
             self._listener = self._listener_before = None
 
-    def _run(self, autotuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        session, originals = self._session, self._originals
-        if session is None or originals is None:  # stopped by another thread just now
-            return type(autotuner).run(autotuner, *args, **kwargs)
-        adopted = self._adopted.get(autotuner)
-        if adopted is None:
-            adopted = self._adopt(autotuner, session, originals)
+    def _run(self, originals: Originals, autotuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        session = self._session
+        if session is None:
+            return originals.run(autotuner, *args, **kwargs)
+        adopted = self.adopted(autotuner) or self._adopt(autotuner, session, originals)
         if len(autotuner.configs) <= 1:
             result = originals.run(autotuner, *args, **kwargs)
             adopted.note_single()
-            self._let_go(autotuner)
+            self._let_go(originals, autotuner)
             return result
-        if adopted.role is Role.pinned and not self._can_seed(autotuner, args, kwargs):
+        if adopted.role is Role.pinned and not self._can_seed(originals, autotuner, args, kwargs):
             return adopted.launch_swapped(args, kwargs)
-        if adopted.role is Role.observed and not self._sees_misses(autotuner):
+        if adopted.role is Role.observed and not self._sees_misses(originals, autotuner):
             return adopted.launch_observed(args, kwargs)
-        self._let_go(autotuner)
+        self._let_go(originals, autotuner)
         return originals.run(autotuner, *args, **kwargs)
 
-    def _let_go(self, autotuner: Any) -> None:
+    def _let_go(self, originals: Originals, autotuner: Any) -> None:
         """From now on this autotuner's ``run`` is Triton's, bound; a subclass's own ``run`` is left alone."""
-        if type(autotuner).run is self._patched_run and self._originals is not None:
-            autotuner.__dict__["run"] = types.MethodType(self._originals.run, autotuner)
+        if type(autotuner).run is self._ours["run"]:
+            autotuner.__dict__["run"] = types.MethodType(originals.run, autotuner)
 
     def _adopt(self, autotuner: Any, session: Session, originals: Originals) -> Adopted:
         with self._lock:
-            adopted = self._adopted.get(autotuner)
+            adopted = self.adopted(autotuner)
             if adopted is None:
                 adopted = Adopted(autotuner, session, originals)
                 session.enumerate(autotuner, adopted.role)
                 if len(autotuner.configs) > 1:
                     adopted.take_over(ask_disk_cache=originals.check_disk_cache is not None)
-                self._adopted[autotuner] = adopted
+                autotuner.__dict__[_ATTRIBUTE] = adopted
+                self._autotuners.add(autotuner)
             return adopted
 
-    def _sees_misses(self, autotuner: Any) -> bool:
+    def _sees_misses(self, originals: Originals, autotuner: Any) -> bool:
         """Whether Triton's ``run``, as this class has it, asks us where it misses its cache."""
-        originals, cls = self._originals, type(autotuner)
-        if originals is None or originals.check_disk_cache is None:
-            return False
-        names = originals.run.__code__.co_names
-        return (
-            "prune_configs" in names
-            and "check_disk_cache" in names
-            and all(
-                getattr(getattr(cls, name), "__wrapped__", None) is original
-                for name, original in (
-                    ("prune_configs", originals.prune_configs),
-                    ("check_disk_cache", originals.check_disk_cache),
-                )
-            )
+        names, cls = originals.run.__code__.co_names, type(autotuner)
+        return all(
+            name in names and getattr(cls, name, None) is self._ours.get(name)
+            for name in ("prune_configs", "check_disk_cache")
         )
 
-    def _can_seed(self, autotuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def _can_seed(self, originals: Originals, autotuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether Triton's cache can hold our choices: its misses are ours, and its hits are right without us."""
-        if type(autotuner).run is not self._patched_run or not self._sees_misses(autotuner) or _mixed_archs():
+        if type(autotuner).run is not self._ours["run"] or not self._sees_misses(originals, autotuner):
+            return False
+        if _mixed_archs():
             return False
         try:
             hash(cache_key(autotuner, args, kwargs))
@@ -190,10 +185,8 @@ class Hooks:
             return False
         return True
 
-    def _prune_configs(self, autotuner: Any, kwargs: dict[str, Any]) -> Any:
-        originals = self._originals
-        assert originals is not None
-        adopted = self._adopted.get(autotuner)
+    def _prune_configs(self, originals: Originals, autotuner: Any, kwargs: dict[str, Any]) -> Any:
+        adopted = self.adopted(autotuner)
         miss = _miss(originals.run, sys._getframe(2)) if adopted is not None and adopted.is_ours else None
         if adopted is None or miss is None:  # not ours, or warmup(), which compiles them all and chooses none
             return originals.prune_configs(autotuner, kwargs)
@@ -204,14 +197,14 @@ class Hooks:
             self._listen()
         return answer
 
-    def _check_disk_cache(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-        originals = self._originals
-        assert originals is not None
+    def _check_disk_cache(
+        self, originals: Originals, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Any
+    ) -> bool:
         assert originals.check_disk_cache is not None
         if isinstance(configs, OneConfig):
             autotuner.cache[tuning_key] = configs[0]
             return True
-        adopted = self._adopted.get(autotuner)
+        adopted = self.adopted(autotuner)
         if adopted is None or not adopted.is_ours:
             return bool(originals.check_disk_cache(autotuner, tuning_key, configs, bench_fn))
         from_disk = False

@@ -10,18 +10,22 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 import re
 import textwrap
 import types
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from aiter_tuning.triton_autotune.config_json import compact, config_record
 
+ANY_KEY = "*"
+"""The key of a table's entry for all launches that have none of their own."""
+
 _WRAPPERS = 8  # heuristics around heuristics; more is a cycle
+_source_hashes: weakref.WeakKeyDictionary[types.FunctionType, str] = weakref.WeakKeyDictionary()
 _DEF = re.compile(r"^def\s+\w+\s*\(", re.MULTILINE)
 
 
@@ -84,13 +88,15 @@ def candidates_hash(configs: Iterable[Any]) -> str:
     return _digest(compact(sorted(compact(config_record(config)) for config in configs)))
 
 
-@functools.lru_cache(maxsize=4096)
 def source_hash(function: types.FunctionType) -> str:
-    """Hash of a kernel function, of the kernel functions that it calls, and of the constants it uses; else empty."""
-    parts: list[str] = []
-    if not _collect(function, parts, set()):
-        return ""
-    return _digest("\n".join(parts))
+    """Hash of a kernel function, of the kernel functions that it calls, and of the constants it uses; else empty.
+
+    Read once for each function: what a constant becomes later is not what the kernel was compiled with.
+    """
+    if function not in _source_hashes:
+        parts: list[str] = []
+        _source_hashes[function] = _digest("\n".join(parts)) if _collect(function, parts, set()) else ""
+    return _source_hashes[function]
 
 
 def _collect(function: types.FunctionType, parts: list[str], seen: set[types.FunctionType]) -> bool:

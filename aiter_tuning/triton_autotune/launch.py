@@ -38,6 +38,11 @@ class Originals(NamedTuple):
     bench: Callable[..., Any]
     check_disk_cache: Callable[..., Any] | None
 
+    def by_name(self) -> dict[str, Callable[..., Any]]:
+        """The methods that are there, under their names in Triton."""
+        methods = {"run": self.run, "prune_configs": self.prune_configs, "_bench": self.bench}
+        return methods if self.check_disk_cache is None else {**methods, "check_disk_cache": self.check_disk_cache}
+
 
 class _Pending(NamedTuple):
     """A choice whose first launch has not ended."""

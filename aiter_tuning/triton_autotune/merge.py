@@ -15,9 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from aiter_tuning.triton_autotune.identity import Fingerprint
+from aiter_tuning.triton_autotune.identity import ANY_KEY, Fingerprint
 from aiter_tuning.triton_autotune.recording import Recording, Times, read_winners
-from aiter_tuning.triton_autotune.table import ANY_KEY
 
 Key = tuple[str, str, str]
 """(arch, kernel, tuning key)"""

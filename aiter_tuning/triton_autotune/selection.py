@@ -19,6 +19,7 @@ from aiter_tuning.triton_autotune.config_json import config_data, config_signatu
 from aiter_tuning.triton_autotune.cost import cheapest, estimate_config_cost
 from aiter_tuning.triton_autotune.environment import environment
 from aiter_tuning.triton_autotune.identity import (
+    ANY_KEY,
     cache_key,
     fingerprint,
     kernel_name,
@@ -29,7 +30,7 @@ from aiter_tuning.triton_autotune.identity import (
 from aiter_tuning.triton_autotune.launchable import walk
 from aiter_tuning.triton_autotune.policy import AutotunePolicy, active_policy, use_deterministic_mode
 from aiter_tuning.triton_autotune.rank import current_rank
-from aiter_tuning.triton_autotune.table import ANY_KEY, AnyTable, Live
+from aiter_tuning.triton_autotune.table import AnyTable, Live
 
 __all__ = [
     "Choice",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import enum
 import logging
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from aiter_tuning.triton_autotune.config_json import config_signature
 from aiter_tuning.triton_autotune.deny import allowed
 from aiter_tuning.triton_autotune.environment import triton_version
 from aiter_tuning.triton_autotune.identity import (
+    ANY_KEY,
     Fingerprint,
     fingerprint,
     kernel_module,
@@ -30,7 +30,7 @@ from aiter_tuning.triton_autotune.identity import (
 from aiter_tuning.triton_autotune.policy import AutotunePolicy
 from aiter_tuning.triton_autotune.recording import Recorder
 from aiter_tuning.triton_autotune.selection import Choice, chaos_choice, choose
-from aiter_tuning.triton_autotune.table import ANY_KEY, OverlayTable, load_overlay
+from aiter_tuning.triton_autotune.table import OverlayTable, load_overlay
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,6 @@ class Session:
         self.recorder = Recorder(policy.record_path) if policy.mode == "record" and policy.record_path else None
         self._tables: dict[str, OverlayTable] = {}
         self._enumerated: set[str] = set()
-        self._sources: dict[str, Counter[str]] = {}
         self._lock = threading.RLock()
 
     def role(self, autotuner: Any) -> Role:
@@ -150,12 +149,12 @@ class Session:
     def note_pinned(self, place: Place, choice: Choice) -> None:
         """A pinned launch has succeeded."""
         detail = f";{choice.detail}" if choice.detail else ""
-        self._note(place, f"{config_signature(choice.config)};pinned{detail}", choice.source)
+        self.log.put(place, f"{config_signature(choice.config)};pinned{detail}", choice.source)
 
     def note_single(self, place: Place, config: Any, role: Role) -> None:
         """A kernel with one config was launched."""
         how = "pinned" if role is Role.pinned else "timed"
-        self._note(place, f"{config_signature(config)};{how}", "single")
+        self.log.put(place, f"{config_signature(config)};{how}", "single")
 
     def note_timed(
         self, place: Place, winner: Any, times: Mapping[Any, Any] | None, print_: Fingerprint, from_disk: bool = False
@@ -164,7 +163,7 @@ class Session:
         if self.recorder is not None:
             with self._lock:
                 self.recorder.add(place, winner, times, print_, from_disk)
-        self._note(place, f"{config_signature(winner)};timed", "timed")
+        self.log.put(place, f"{config_signature(winner)};timed", "timed")
 
     def place(self, autotuner: Any, kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place:
         """Which choice a launch is."""
@@ -176,16 +175,10 @@ class Session:
 
     def sources(self) -> dict[str, dict[str, int]]:
         """For each kernel, how many choices came from where."""
-        with self._lock:
-            return {kernel: dict(counts) for kernel, counts in self._sources.items()}
+        return self.log.counts()
 
     def flush(self) -> None:
         """Puts what was recorded on file."""
         if self.recorder is not None:
             with self._lock:
                 self.recorder.flush()
-
-    def _note(self, place: Place, value: str, source: str) -> None:
-        with self._lock:
-            self._sources.setdefault(place.kernel, Counter())[source] += 1
-        self.log.put(place, value, source)

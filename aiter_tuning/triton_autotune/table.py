@@ -27,11 +27,37 @@ from aiter_tuning.triton_autotune.atomic_file import write_json
 from aiter_tuning.triton_autotune.config_json import matches
 from aiter_tuning.triton_autotune.deny import DenyRule, parse_rules, read_rules
 from aiter_tuning.triton_autotune.environment import FIELDS, package_versions, triton_version
-from aiter_tuning.triton_autotune.identity import Fingerprint
+from aiter_tuning.triton_autotune.identity import ANY_KEY, Fingerprint
+from aiter_tuning.triton_autotune.merge import (
+    count_votes,
+    disagreement_report,
+    disagreements,
+    merge_records,
+    merge_votes,
+)
+
+__all__ = [
+    "AnyTable",
+    "Found",
+    "Live",
+    "Lookup",
+    "OverlayTable",
+    "StaleEntryError",
+    "TunedTable",
+    "count_votes",
+    "disagreement_report",
+    "disagreements",
+    "find_in",
+    "load",
+    "load_overlay",
+    "merge_records",
+    "merge_votes",
+    "parse_table",
+    "write",
+]
 
 logger = logging.getLogger(__name__)
 
-ANY_KEY = "*"
 PACKAGED = Path(__file__).parent / "tables"
 _UNKNOWN = ("", "unknown", None)
 

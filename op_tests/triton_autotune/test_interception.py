@@ -1,10 +1,12 @@
 """Installing a policy: which kernels it reaches, what their launches do, and how it is taken back. Real kernels."""
 
+import gc
 import inspect
 import json
 import logging
 import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -78,7 +80,7 @@ def test_uninstalling_gives_every_autotuner_back_as_it_was(kernels, pinned):
     with use_policy(pinned):
         assert kernels.launch(tuner) == kernels.SMALL != timed == kernels.MIDDLE
     restored = dict(vars(tuner), cache=dict(tuner.cache))
-    changing = {"best_config", "nargs"}
+    changing = {"best_config", "nargs"}  # by Triton, at each launch
     assert {k: v for k, v in restored.items() if k not in changing} == {
         k: v for k, v in attributes.items() if k not in changing
     }
@@ -525,6 +527,39 @@ def test_many_threads_launching_one_pinned_kernel_all_get_the_choice(pinned, ker
     assert all(block == (32 if n <= 32 else 64 if n <= 64 else 128) for n, block in launched)
     assert len(tuner.cache) == 100 == len(choice_log())
     assert type(tuner.fn) is Quiet
+
+
+def test_an_autotuner_made_for_one_call_is_freed(kernels, pinned):
+    install(pinned)
+    tuner = kernels.autotuned()
+    kernels.launch(tuner)
+    gone = weakref.ref(tuner)
+    del tuner
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_patch_that_somebody_put_on_top_of_ours_is_left_alone_and_works(kernels, pinned, monkeypatch):
+    before = Autotuner.run, Autotuner.prune_configs, Autotuner._bench
+    tuner, seen = kernels.autotuned(), []
+    install(pinned)
+    ours = Autotuner.run
+
+    def theirs(self, *args, **kwargs):
+        seen.append(1)
+        return ours(self, *args, **kwargs)
+
+    monkeypatch.setattr(Autotuner, "run", theirs)
+    assert [kernels.launch(tuner) for _ in range(2)] == [kernels.SMALL] * 2
+    uninstall()
+    assert Autotuner.run is theirs
+    assert kernels.launch(tuner) == kernels.MIDDLE
+    install(pinned)
+    assert kernels.launch(tuner) == kernels.SMALL
+    assert len(seen) == 4
+    monkeypatch.undo()
+    uninstall()
+    assert (Autotuner.run, Autotuner.prune_configs, Autotuner._bench) == before
 
 
 # -- the steady state

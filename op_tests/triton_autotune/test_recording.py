@@ -389,7 +389,7 @@ def test_the_patch_is_used_where_there_is_no_listener(compiled, recording, tmp_p
 
 
 def test_a_triton_of_unknown_make_is_watched_by_its_cache(kernels, recording, tmp_path, monkeypatch):
-    monkeypatch.setattr("aiter_tuning.triton_autotune.hooks.Hooks._sees_misses", lambda self, autotuner: False)
+    monkeypatch.setattr("aiter_tuning.triton_autotune.hooks.Hooks._sees_misses", lambda self, *launch: False)
     tuner = kernels.autotuned()
     with use_policy(recording):
         assert [kernels.launch(tuner, n) for n in (100, 200, 100)] == [64] * 3
