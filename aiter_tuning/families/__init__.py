@@ -1,4 +1,4 @@
-"""The operators that can be tuned, one module each; adding a module here adds a family.
+"""The operators that can be tuned, one module each; adding a module here adds a family. ``kernels`` is no family.
 
 Names are read from the directory, not from the modules, so that ``aiter-tune families`` and ``--help`` stay quick and a
 family whose imports fail does not hide the others.
@@ -19,7 +19,8 @@ __all__ = ["family_names", "find_family"]
 
 def family_names() -> list[str]:
     """Names of the package's own families, sorted; nothing is imported for it."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    modules = pkgutil.iter_modules(__path__)
+    return sorted(m.name for m in modules if not m.ispkg and not m.name.startswith("_"))
 
 
 def find_family(name: str) -> Family:
