@@ -207,11 +207,11 @@ class Pool:
             lane.worker.adopted = now
             lane.worker.send(now)
 
-    def ensure_standby(self, lane: Lane) -> None:
-        """Starts a standby behind the lane where there is none."""
+    def ensure_standby(self, lane: Lane, *, background: bool) -> None:
+        """Starts a standby behind the lane where there is none, ``background`` if the lane measures meanwhile."""
         key = self._standby_key(lane)
         if self._wants_standbys and key not in self._standbys:
-            self._standbys[key] = self._spawn(lane, background=True)
+            self._standbys[key] = self._spawn(lane, background=background)
             self.post_circumstances()
 
     def post_circumstances(self) -> None:

@@ -223,7 +223,8 @@ class Run:
         lane.failed_starts = 0
         if lane.worker is not None:
             lane.worker.bound_bytes = lane.worker.resident_bytes()
-        self._pool.ensure_standby(lane)
+        waits = lane.ledger is None and time.monotonic() < self._quiet_until
+        self._pool.ensure_standby(lane, background=not waits)
         if lane.ledger is not None and lane.group is not None:
             self._open(lane)
         else:
