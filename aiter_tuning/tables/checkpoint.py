@@ -97,7 +97,7 @@ class Checkpoint:
             run: the environment of this run.
             path: a checkpoint of another name.
             fresh: set aside what is there and begin anew.
-            with_profile: count the newest completed profile of the same environment as on record too.
+            with_profile: count the profiles of completed runs in the same environment as on record too.
 
         Raises:
             CsvError: ``path`` is a file, and no checkpoint.
@@ -125,10 +125,9 @@ class Checkpoint:
 
     def _read_others(self, base: Path, run: RunFingerprint, with_profile: bool) -> None:
         """Takes in what other runs of the same environment have put on record for the same output."""
-        profile = newest_profile(self._tuned, base.parent, run) if with_profile else None
-        for path in [profile] if profile else []:
+        for path in profiles_of(self._tuned, base.parent, run) if with_profile else ():
             self._read_other(path, run, running=False)
-        for path in _slots(base):
+        for path in checkpoints_beside(base):
             if path == self.path:
                 continue
             try:
@@ -318,8 +317,8 @@ class Checkpoint:
         self.close()
 
 
-def newest_profile(tuned: Path, directory: Path, run: RunFingerprint) -> Path | None:
-    """The last completed run's record in the same environment."""
+def profiles_of(tuned: Path, directory: Path, run: RunFingerprint) -> list[Path]:
+    """The records of completed runs in the same environment, oldest first."""
     prefix, found = f"{tuned.stem}.profile.", []
     for path in directory.iterdir():
         if not (path.name.startswith(prefix) and path.suffix == ".csv"):
@@ -329,10 +328,10 @@ def newest_profile(tuned: Path, directory: Path, run: RunFingerprint) -> Path | 
             if file.digest == run.digest:
                 found.append((os.fstat(file.fd).st_mtime_ns, path))
             file.close()
-    return max(found)[1] if found else None
+    return [path for _, path in sorted(found)]
 
 
-def _slots(base: Path) -> list[Path]:
+def checkpoints_beside(base: Path) -> list[Path]:
     """The checkpoints that there are for an output: its own, then numbered ones of runs beside it."""
     numbered = re.compile(rf"{re.escape(base.stem)}\.([0-9]{{1,3}})\.csv")
     found = [(int(match[1]), path) for path in base.parent.iterdir() if (match := numbered.fullmatch(path.name))]
@@ -353,7 +352,7 @@ def _take_slot(
     """The file to go on with, else None and what was set aside to make room for a new one."""
     free: list[CheckpointFile] = []
     try:
-        for path in _slots(base):
+        for path in checkpoints_beside(base):
             try:
                 file = checkpoint_file.claim(path)
             except BusyError:

@@ -6,7 +6,8 @@ source of what runs it. If that differs, only this candidate is measured again.
 
 Source is hashed as its syntax tree, without docstrings, so that comments and formatting change nothing. From the
 methods named, the walk follows every name that their code uses to functions, kernels, classes and constants of the
-modules in which the family is defined; other modules are covered by versions at best, as their sources are not ours.
+modules in which the family is defined, and counts whole the modules beside them that a method imports when it runs:
+kernels, which the parent must not import. Other modules are covered by versions at best, as their sources are not ours.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import hashlib
 import importlib.metadata
 import inspect
 import json
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -105,6 +108,7 @@ class _Walk:
         if function.__module__ not in self.modules or name in self.found:
             return
         self.found[name] = _source(function)
+        self._visit_imports(_tree(function), function.__module__)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         for cell_name, cell in cells.items():
             try:
@@ -116,6 +120,22 @@ class _Walk:
                 self.visit(used, function.__globals__[used])
             else:  # may be an attribute: self.block_size, cls.helper
                 self.visit(used, inspect.getattr_static(self.cls, used, _NOTHING))
+
+    def _visit_imports(self, tree: ast.AST | None, importer: str) -> None:
+        """Reads, without importing them, the modules below the family's own directory that some code imports."""
+        if tree is None:
+            return
+        directory, root = _places(importer)
+        for name in sorted(_imported(tree)):
+            file = _file_of(name, root)
+            if file is None or directory is None or directory not in file.parents or f"module {name}" in self.found:
+                continue
+            try:
+                neighbour = ast.parse(file.read_text())
+            except (OSError, SyntaxError):  # the worker will say what is wrong with it
+                continue
+            self.found[f"module {name}"] = _dump(neighbour)
+            self._visit_imports(neighbour, importer)
 
     def _visit_class(self, cls: type) -> None:
         name = f"{self.modules[cls.__module__]} {cls.__qualname__}"
@@ -187,11 +207,24 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def _source(value: FunctionType | type) -> str:
     """The syntax tree as text, or what stands in where there is no source (defined at a prompt, a zipped package)."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
-    except (OSError, TypeError, SyntaxError):
+    tree = _tree(value)
+    if tree is None:
         code = getattr(value, "__code__", None)
         return "no source" if code is None else f"{code.co_code.hex()} {code.co_consts!r} {code.co_names!r}"
+    return _dump(tree)
+
+
+def _tree(value: FunctionType | type) -> ast.Module | None:
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(value)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+
+
+def _dump(tree: ast.Module) -> str:
+    """A syntax tree as text, without docstrings."""
+    if ast.get_docstring(tree) is not None:
+        tree.body = tree.body[1:]
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
@@ -201,10 +234,30 @@ def _source(value: FunctionType | type) -> str:
     return ast.dump(tree)
 
 
-def _bytecode(code: CodeType) -> str:
-    parts = [code.co_code.hex(), *code.co_names]
-    parts += (_bytecode(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts)
-    return " ".join(parts)
+def _imported(tree: ast.AST) -> set[str]:
+    """Dotted names of what may be modules in a tree's import statements."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def _places(module: str) -> tuple[Path | None, Path]:
+    """A module's directory, and the one that its own name starts from."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return None, Path()
+    path = Path(file).resolve()
+    return path.parent, path.parents[module.count(".")]
+
+
+def _file_of(name: str, root: Path) -> Path | None:
+    path = root.joinpath(*name.split("."))
+    files = (path.with_suffix(".py"), path / "__init__.py")
+    return next((file for file in files if file.is_file()), None)
 
 
 def _version(package: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from aiter_tuning.keys import Key
-from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint
+from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint, checkpoints_beside
 from aiter_tuning.tuner.arguments import TuneArguments, UsageError
 from aiter_tuning.tuner.reporter import Reporter
 
@@ -20,7 +20,8 @@ def checkpoint_path(arguments: TuneArguments) -> Path:
 
 def has_record(arguments: TuneArguments) -> bool:
     """Whether an earlier run left something that may have to be continued."""
-    return checkpoint_path(arguments).exists() or bool(arguments.retry)
+    path = checkpoint_path(arguments)
+    return bool(arguments.retry) or (path.parent.is_dir() and bool(checkpoints_beside(path)))
 
 
 def open_record(arguments: TuneArguments, key: Key, fingerprint: RunFingerprint, reporter: Reporter) -> Checkpoint:
@@ -48,7 +49,7 @@ def open_record(arguments: TuneArguments, key: Key, fingerprint: RunFingerprint,
     for warning in checkpoint.warnings:
         reporter.note(warning)
     if checkpoint.path != checkpoint_path(arguments):
-        reporter.note(f"another process uses {checkpoint_path(arguments)}; this run keeps {checkpoint.path}")
+        reporter.note(f"this run keeps {checkpoint.path}, beside those of other runs of the same output")
     return checkpoint
 
 
