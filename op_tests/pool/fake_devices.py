@@ -22,6 +22,15 @@ class FakeGpu(CpuKind):
         pass
 
 
+class CountedGpu(FakeGpu):
+    """Writes down which process creates a context."""
+
+    def bind(self, device):
+        with Path(device.settings["file"]).open("a") as log:
+            log.write(f"{os.getpid()}\n")
+        return super().bind(device)
+
+
 class SickGpu(FakeGpu):
     """Fails its probe for as long as its file says so; counts its probes there."""
 

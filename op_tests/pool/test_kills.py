@@ -129,10 +129,11 @@ def test_a_deaf_candidate_is_killed_on_time_and_its_neighbour_measured(one_lane)
     assert time.monotonic() - started < 20
 
 
-def test_a_dead_worker_is_noticed_at_once_although_no_clock_is_set():
+@pytest.mark.parametrize("timeout", [None, 600])
+def test_a_dead_worker_is_noticed_at_once_whatever_the_clocks(timeout):
     started = time.monotonic()
     tasks = [task((f"shape{i}", 0), func) for i, func in enumerate((right, exits, right))]
-    results = mp_tuner(tasks, [(1, None)] * 3, shape_grouped=True, return_status=True, timeout=None)
+    results = mp_tuner(tasks, [(1, None)] * 3, shape_grouped=True, return_status=True, timeout=timeout)
     assert [result.status for result in results] == ["ok", "crash", "ok"]
     assert time.monotonic() - started < 30
 

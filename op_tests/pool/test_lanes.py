@@ -52,6 +52,17 @@ def test_each_worker_sees_its_own_device_and_a_shared_standby_serves_any(tmp_pat
         wait_for(both_lanes_work, 60)
 
 
+def test_only_workers_create_a_device_context_and_each_creates_one(tmp_path):
+    file = tmp_path / "contexts"
+    with Pool([gpu(0, "CountedGpu", file=str(file))]) as pool:
+        tasks = [task(("s", i), func) for i, func in enumerate((right, exits, right))]
+        results = mp_tuner(tasks, [(3, None)], return_status=True, on_fault="continue", pool=pool)
+    assert statuses(results) == ["ok", "crash", "ok"]
+    processes = file.read_text().split()
+    assert len(processes) == len(set(processes)) == 2
+    assert str(os.getpid()) not in processes
+
+
 def test_a_lane_whose_probe_keeps_failing_is_retired_and_the_others_finish(tmp_path):
     sick = tmp_path / "probes"
     notes = []
