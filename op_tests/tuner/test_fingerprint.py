@@ -1,6 +1,7 @@
 """When a measurement on record may be used again."""
 
 import json
+import sys
 
 import pytest
 
@@ -153,6 +154,42 @@ def test_what_inputs_and_reference_reach_changes_the_run_and_not_the_candidates(
 )
 def test_what_they_do_not_reach_changes_nothing(digests, change):
     assert digests(change) == digests()
+
+
+KERNELS = "from tiles import TILE\n\n\ndef launch(x):\n    return [v * TILE for v in x]\n"
+
+
+@pytest.fixture
+def digests_with_kernels(tmp_path):
+    """The digest of run for a family that imports its kernels when it runs, never before."""
+    count = 0
+
+    def compute(kernels=KERNELS, tiles="TILE = 64\n"):
+        nonlocal count
+        count += 1
+        directory = tmp_path / f"op{count}"
+        directory.mkdir()
+        lazily = "return launch(self.scaled", "import kernels\n        return kernels.launch(self.scaled"
+        (directory / "op.py").write_text(SOURCE.replace(*lazily))
+        (directory / "kernels.py").write_text(kernels)
+        (directory / "tiles.py").write_text(tiles)
+        family = load_family(f"{directory / 'op.py'}:Op")
+        assert not {"kernels", "tiles"} & sys.modules.keys(), "reading is not importing"
+        return source_digest(family, ("run",))
+
+    return compute
+
+
+@pytest.mark.parametrize(
+    ("change", "counts"),
+    [
+        pytest.param({"kernels": KERNELS.replace("v * TILE", "TILE * v")}, True, id="a kernel"),
+        pytest.param({"tiles": "TILE = 32\n"}, True, id="what the kernels' module imports"),
+        pytest.param({"kernels": f'"""Fast."""\n{KERNELS}  # really\n'}, False, id="a docstring and a comment"),
+    ],
+)
+def test_a_module_beside_the_family_that_run_imports_is_part_of_its_candidates(digests_with_kernels, change, counts):
+    assert (digests_with_kernels(**change) != digests_with_kernels()) is counts
 
 
 def test_a_config_changes_only_its_own_candidate(tmp_path):
