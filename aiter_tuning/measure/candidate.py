@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -22,11 +22,13 @@ from aiter_tuning.devices.device import DeviceKind
 from aiter_tuning.measure.compare import RIGHT, Comparison, Tolerance, compare
 from aiter_tuning.measure.inputs import Inputs, on_device, tensors_in
 from aiter_tuning.measure.plan import MeasurePlan
+from aiter_tuning.measure.plausibility import Peaks, Work, implausible
 from aiter_tuning.measure.poison import poison, poison_free_memory
+from aiter_tuning.measure.preflight import shortfall
 from aiter_tuning.measure.pristine import Pristine, can_be_copied
 from aiter_tuning.measure.reference import has_reference, storage_of
-from aiter_tuning.measure.sampling import Sampled, sample
-from aiter_tuning.measure.timer import Call, Timer
+from aiter_tuning.measure.sampling import Sampled, sample, sample_in_bursts
+from aiter_tuning.measure.timer import BurstTimer, Call, Timer, timer_factory
 from aiter_tuning.measurement import UNMEASURED_US, Measurement
 from aiter_tuning.status import Status, classify, describe, is_device_fault
 from aiter_tuning.task import MpTunerTask
@@ -39,14 +41,30 @@ WRITES_INPUTS = "writes_inputs"
 UNPROTECTED = "unprotected"
 
 
+def _nobody_asked(reason: str) -> None:
+    """Where nobody replaces processes."""
+
+
 class Bench(NamedTuple):
     """What all candidates of a group are measured with."""
 
     plan: MeasurePlan
     kind: DeviceKind
     device: torch.device
-    new_timer: Callable[[DeviceKind], Timer]
+    new_timer: Callable[[DeviceKind], Timer | BurstTimer]
     device_id: str
+    peaks: Peaks | None = None
+    """Of the device, where they are known: nothing is faster."""
+    ask_for_clean_worker: Callable[[str], None] = _nobody_asked
+    """Told why this process should not be trusted with another candidate."""
+
+
+class _Timed(NamedTuple):
+    """What timing a candidate gave, and with which clock."""
+
+    sampled: Sampled
+    timer: str
+    flags: tuple[str, ...] = ()
 
 
 class _ComparisonError(Exception):
@@ -147,6 +165,10 @@ class _Steps:
 
     def run(self, warmup: int, iters: int, first_call_done: Callable[[], None], leader_us: float) -> Measurement:
         bench, rule = self._bench, self._bench.plan.early_stop
+        if bench.device.type != "cpu":
+            lacking = self._lacks()
+            if lacking:
+                return Measurement.failed(Status.oom_preflight, lacking, us=math.inf)
         self._poison(turn=0)
         prepare = getattr(self._task.func, "prepare", None)
         if prepare is not None:
@@ -168,11 +190,12 @@ class _Steps:
             if wrong and rule is not None:
                 iters = min(iters, rule.min_samples)
             start = perf_counter()
-            sampled, timer_name = self._time(warmup, iters, leader_us)
+            sampled, timer_name, timer_flags = self._time(warmup, iters, leader_us)
             timing_s = perf_counter() - start
-            if not sampled.is_credible:
-                detail = f"the {timer_name} timer read {sampled.us} us in {CLOCK_TRIES} tries"
-                return Measurement.failed(Status.crash, detail, us=UNMEASURED_US)
+            flags += timer_flags
+            impossible = self._impossible(sampled, timer_name, timer_flags)
+            if impossible:
+                return Measurement.failed(Status.crash, impossible, us=UNMEASURED_US)
             if rule is None or not (wrong or sampled.censored or self._nothing_to_check):
                 verified = self._verify()
                 if verified.err_ratio > comparison.err_ratio:
@@ -242,11 +265,13 @@ class _Steps:
                 raise
             raise _ComparisonError from error
 
-    def _time(self, warmup: int, iters: int, leader_us: float) -> tuple[Sampled, str]:
+    def _time(self, warmup: int, iters: int, leader_us: float) -> _Timed:
         """Times the candidate; a clock that reads zero or nonsense is asked again."""
         bench = self._bench
         restore = self._restore if self._writes else None
-        timer = bench.new_timer(bench.kind)
+        timer = self._new_timer()
+        if hasattr(timer, "burst"):
+            return self._time_in_bursts(cast(BurstTimer, timer), warmup, iters, restore, leader_us)
         sampled = Sampled(math.nan, 0)
         for _ in range(CLOCK_TRIES):
             sampled = sample(
@@ -261,7 +286,55 @@ class _Steps:
             if sampled.is_credible:
                 break
             warmup = 0
-        return sampled, timer.name
+        return _Timed(sampled, timer.name)
+
+    def _time_in_bursts(
+        self, timer: BurstTimer, warmup: int, iters: int, restore: Callable[[], None] | None, leader_us: float
+    ) -> _Timed:
+        """The same with a GPU's timer, which holds copies and graphs until it is closed."""
+        rule = self._bench.plan.early_stop
+        sampled = Sampled(math.nan, 0)
+        try:
+            for _ in range(CLOCK_TRIES):
+                sampled = sample_in_bursts(
+                    timer, self._call, warmup=warmup, iters=iters, restore=restore, rule=rule, leader_us=leader_us
+                )
+                if sampled.is_credible:
+                    break
+            return _Timed(sampled, timer.name, timer.flags)
+        finally:
+            timer.close()
+            if timer.unclean:
+                self._bench.ask_for_clean_worker(timer.unclean)
+
+    def _new_timer(self) -> Timer | BurstTimer:
+        bench, kwargs = self._bench, self._task.kwargs
+        if bench.device.type != "cpu" and kwargs and kwargs.get("use_cuda_event"):
+            return timer_factory("event", bench.device.type, cold_cache=bench.plan.cold_cache)(bench.kind)
+        return bench.new_timer(bench.kind)
+
+    def _impossible(self, sampled: Sampled, timer: str, timer_flags: tuple[str, ...]) -> str:
+        """Why the latency can't be true; empty if nothing speaks against it."""
+        if not sampled.is_credible:
+            return f"the {timer} timer read {sampled.us} us in {CLOCK_TRIES} tries"
+        peaks, work = self._bench.peaks, self._work
+        if peaks is None or work is None or sampled.censored:
+            return ""
+        cold = self._bench.device.type != "cpu" and timer != "wall" and "hot_cache" not in timer_flags
+        return implausible(sampled.us, work, peaks, cold_cache=cold)
+
+    @property
+    def _work(self) -> Work | None:
+        return getattr(self._task.func, "work", None)
+
+    def _lacks(self) -> str:
+        """Memory that the candidate says it needs and the GPU has not."""
+        work = self._work
+        if work is None or not work.workspace_bytes:
+            return ""
+        from aiter_tuning.measure.gpu.accelerator import free_bytes
+
+        return shortfall(free_bytes(), work.workspace_bytes)
 
     def _restore(self) -> None:
         for copies in self._copies:

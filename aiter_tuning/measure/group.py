@@ -25,6 +25,7 @@ from aiter_tuning.devices.device import DeviceKind
 from aiter_tuning.measure.candidate import Bench, measure_candidate
 from aiter_tuning.measure.inputs import Inputs, MissingInputError, tensors_in
 from aiter_tuning.measure.plan import MeasurePlan
+from aiter_tuning.measure.plausibility import Peaks
 from aiter_tuning.measure.reference import has_reference, make_reference
 from aiter_tuning.measure.surroundings import Surroundings
 from aiter_tuning.measure.timer import timer_factory
@@ -55,6 +56,7 @@ class GroupBench:
         *,
         device_id: str = "",
         surroundings: Surroundings | None = None,
+        peaks: Peaks | None = None,
     ) -> None:
         """Takes a group; nothing of the user's runs yet.
 
@@ -68,15 +70,18 @@ class GroupBench:
             torch_device: what torch calls it.
             device_id: what records call it.
             surroundings: captured when the worker started; None: captured now.
+            peaks: of the device; None: no latency is too good to be true.
 
         Raises:
-            ValueError: the plan's timer does not exist.
+            ValueError: the plan's timer does not exist, or not for such a device.
         """
         self._tasks = tasks
         self._inputs_ids = inputs_ids
         self._reference_ids = reference_ids
         self._data = data
-        self._bench = Bench(plan, kind, torch.device(torch_device), timer_factory(plan.timer), device_id)
+        device = torch.device(torch_device)
+        new_timer = timer_factory(plan.timer, device.type, cold_cache=plan.cold_cache)
+        self._bench = Bench(plan, kind, device, new_timer, device_id, peaks, self._ask_for_clean_worker)
         self._owns_surroundings = surroundings is None
         self._surroundings = surroundings or Surroundings.capture()
         self._inputs: Inputs | None = None
@@ -89,6 +94,9 @@ class GroupBench:
         self._held_bytes = 0
         self.fault: BaseException | None = None
         """The last device fault, whether a candidate, the inputs or the reference raised it."""
+        self.unclean = ""
+        """Why this process should be replaced before it measures another candidate, though the last one is not to
+        blame; empty: it need not be."""
 
     def prepare(self, index: int, announce: Callable[[str], None]) -> Measurement | None:
         """Makes inputs and reference of a candidate, unless they are there.
@@ -135,11 +143,18 @@ class GroupBench:
         """Drops inputs and reference and gives their memory back."""
         self._inputs = self._reference = self._data = None
         self._inputs_of = self._reference_of = -1
+        if self._bench.device.type != "cpu":
+            from aiter_tuning.measure.gpu.timer_choice import release_timers
+
+            release_timers()
         if self._held_bytes >= _WORTH_COLLECTING_BYTES:
             self._give_memory_back()
         self._held_bytes = 0
         if self._owns_surroundings:
             self._surroundings.close()
+
+    def _ask_for_clean_worker(self, reason: str) -> None:
+        self.unclean = reason
 
     def _attempt(
         self, index: int, first_call_done: Callable[[], None], leader_us: float

@@ -31,8 +31,10 @@ class MeasurePlan:
     """Untimed calls, where the task's kwargs hold no ``num_warmup``."""
     iters: int = 101
     """Timed calls, where the task's kwargs hold no ``num_iters``."""
-    timer: str = "wall"
-    """Which clock; see :mod:`aiter_tuning.measure.timer`."""
+    timer: str = "auto"
+    """Which clock, one of :data:`aiter_tuning.measure.timer.TIMERS`."""
+    cold_cache: bool = True
+    """On a GPU, whether every timed call finds its inputs outside the cache, as serving mostly does."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.err_ratio <= 1:

@@ -16,6 +16,8 @@ from collections.abc import Iterable
 
 import torch
 
+_CHUNK_BYTES = 256 << 20
+"""Of a copy that lies on the host, compared at once: so much room there must be on the device."""
 _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -44,6 +46,26 @@ def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _clone(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy beside the tensor; on the host where a GPU has no room for it, so that memory goes to candidates first."""
+    try:
+        return tensor.clone(memory_format=torch.preserve_format)
+    except torch.OutOfMemoryError:
+        if tensor.device.type == "cpu":
+            raise
+        return tensor.to("cpu", memory_format=torch.preserve_format)
+
+
+def _same(bits: torch.Tensor, pristine: torch.Tensor) -> bool:
+    if bits.device == pristine.device:
+        return torch.equal(bits, pristine)
+    ours, theirs = bits.reshape(-1), pristine.reshape(-1)
+    step = max(1, _CHUNK_BYTES // ours.itemsize)
+    return all(
+        torch.equal(ours[at : at + step], theirs[at : at + step].to(ours.device)) for at in range(0, ours.numel(), step)
+    )
+
+
 def _version(tensor: torch.Tensor) -> int:
     try:
         return tensor._version
@@ -61,7 +83,7 @@ class _Copy:
         # Shares the memory but not the shape: brings back a tensor that was transposed or resized in place.
         self._alias = tensor.detach()
         self._memory = _without_repeats(self._alias)
-        self._pristine = self._memory.clone(memory_format=torch.preserve_format)
+        self._pristine = _clone(self._memory)
         wide = _fits_wide(self._memory) and _fits_wide(self._pristine)
         self._bits = _bits(self._memory, wide=wide)
         self._pristine_bits = _bits(self._pristine, wide=wide)
@@ -79,7 +101,7 @@ class _Copy:
     def look(self) -> bool:
         """Compares the bits; remembers and returns whether they differ."""
         self._version = _version(self._tensor)
-        self.dirty = self.dirty or self._moved() or not torch.equal(self._bits, self._pristine_bits)
+        self.dirty = self.dirty or self._moved() or not _same(self._bits, self._pristine_bits)
         return self.dirty
 
     def restore(self) -> None:

@@ -149,3 +149,31 @@ def decide(
     if standard_error(samples, middle) * 100.0 <= rule.target_se_pct * middle:
         return Verdict.enough
     return Verdict.go_on
+
+
+_WIDE = 2.0
+_LAUNCH_NOISE_US = 3.0
+_LAUNCHING_SHARE = 0.7
+_LEFT_US = 200.0
+
+
+def is_launch_bound(device_us: float, *, event_us: float = 0.0, launching_us: float = 0.0) -> bool:
+    """Whether the host takes longer to launch a call than the device to run it.
+
+    Args:
+        device_us: the call's latency, as the candidate's timer reads it.
+        event_us: between events around a call outside a graph, where ``device_us`` is free of launching.
+        launching_us: host time to launch a call, where ``device_us`` is itself between such events.
+    """
+    wide = event_us > _WIDE * device_us and event_us - device_us > _LAUNCH_NOISE_US
+    return wide or launching_us > _LAUNCHING_SHARE * device_us
+
+
+def is_still_running(left_us: float, timed_us: float) -> bool:
+    """Whether the device went on for too long after the timed stream was done for that to be the wait itself.
+
+    Args:
+        left_us: from the end of the timed stream's work to the end of all work.
+        timed_us: what that work took.
+    """
+    return left_us > _LEFT_US + timed_us / 2
