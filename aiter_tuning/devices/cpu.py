@@ -18,7 +18,7 @@ from aiter_tuning.devices.device import Device
 
 KIND = "aiter_tuning.devices.cpu:CpuKind"
 
-_MEMORY_SHARE = 0.9
+MEMORY_SHARE = 0.9
 """Of what is available, all lanes together; the rest is the system's and the parent's."""
 
 _ISA_LEVELS = (
@@ -88,7 +88,7 @@ def cpu_lanes(mp_num: int = 0, cores: Sequence[int] | None = None) -> tuple[Devi
     info = _cpuinfo()
     gfx = isa_level(platform.machine(), set(info.get("flags", "").split()))
     model = info.get("model name") or platform.processor() or platform.machine() or "unknown"
-    memory = int(available_memory_bytes() * _MEMORY_SHARE) // lanes
+    memory = int(available_memory_bytes() * MEMORY_SHARE) // lanes
     return tuple(
         Device(
             kind=KIND,

@@ -36,11 +36,13 @@ class Device:
     torch_device: str = "cpu"
     """What the worker passes to torch once it is bound: ``cpu``, ``cuda:0``."""
     cores: tuple[int, ...] = ()
-    """Host cores reserved for this lane; empty: all."""
+    """Host cores reserved for this lane; empty: all. A CPU lane runs on these, a GPU lane may use others, too."""
     memory_bytes: int = 0
-    """What the lane may use; 0: unknown."""
+    """Host memory that the lane may use; 0: unknown."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Whatever else its kind needs."""
+    """Whatever else its kind needs. Of a GPU: ``index`` among the visible ones, ``mask`` of its worker, ``pci``,
+    ``memory_bytes``, ``l2_bytes``, ``llc_bytes`` (last cache before memory; "0": unknown), ``driver``; ``parent_uuid``
+    of a MIG instance, ``shared`` (number of lanes) where several lanes are on one GPU."""
 
 
 class DeviceKind(Protocol):

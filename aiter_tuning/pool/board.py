@@ -13,6 +13,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Collection
 from typing import NamedTuple
 
 PHASES = ("idle", "opening", "inputs", "reference", "compiling", "measuring")
@@ -20,8 +21,8 @@ IDLE, OPENING, INPUTS, REFERENCE, COMPILING, MEASURING = range(len(PHASES))
 
 STANDBY = 1
 """Circumstance: another process imports on the lane's cores."""
-CIRCUMSTANCES = {STANDBY: "standby"}
-"""Flags that the parent lays upon what is measured meanwhile, by bit."""
+CIRCUMSTANCES = {STANDBY: "standby", 2: "throttled", 4: "foreign", 8: "shared"}
+"""Flags that the parent lays upon what is measured meanwhile, by bit; see :mod:`aiter_tuning.devices.monitor`."""
 
 _FRAME = struct.Struct("<QiidddQ")  # counter, phase, candidate, since, started, opened, counter
 _AROUND = struct.Struct("<III")  # bits, changes, bits of the last change
@@ -101,6 +102,11 @@ class Board:
 
     def close(self) -> None:
         self._memory.close()
+
+
+def bits_of(flags: Collection[str]) -> int:
+    """The circumstances of these names."""
+    return sum(bit for bit, name in CIRCUMSTANCES.items() if name in flags)
 
 
 def flags_between(before: tuple[int, int, int], after: tuple[int, int, int]) -> tuple[str, ...]:

@@ -18,7 +18,8 @@ from typing import Any
 
 from aiter_tuning.devices.device import Device
 from aiter_tuning.devices.discovery import DeviceRequest, discover
-from aiter_tuning.pool.board import STANDBY
+from aiter_tuning.devices.monitor import Monitor
+from aiter_tuning.pool.board import STANDBY, bits_of
 from aiter_tuning.pool.lane import KILL_PATIENCE_S, MOST_FAILED_STARTS, Lane
 from aiter_tuning.pool.ledger import OnFault
 from aiter_tuning.pool.messages import Bind, Hello
@@ -77,8 +78,10 @@ class Pool:
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.selector.register(self._wake_read, selectors.EVENT_READ, None)
         self.stop_requested = False
+        self.monitor = Monitor(self.devices)
         _open_pools.add(self)
         try:
+            self.monitor.start()
             for lane in self.lanes:
                 self.start_lane(lane)
         except BaseException:
@@ -150,6 +153,7 @@ class Pool:
             return
         self._closed = True
         _open_pools.discard(self)
+        self.monitor.close()
         workers = [lane.worker for lane in self.lanes if lane.worker is not None] + list(self._standbys.values())
         for worker in workers:
             worker.kill()
@@ -216,9 +220,11 @@ class Pool:
 
     def post_circumstances(self) -> None:
         """Lets every worker know what else goes on around its lane."""
-        for lane in self.lanes:
-            if lane.worker is not None:
-                lane.worker.board.surround(STANDBY if self.standby_starting(lane) else 0)
+        workers = [(lane, lane.worker) for lane in self.lanes if lane.worker is not None]
+        self.monitor.know((lane.device.uuid, worker.pid) for lane, worker in workers)
+        for lane, worker in workers:
+            standby = STANDBY if self.standby_starting(lane) else 0
+            worker.board.surround(standby | bits_of(self.monitor.flags(lane.device)))
 
     def standby_starting(self, lane: Lane) -> bool:
         """Whether a standby is importing on cores that the lane measures on."""

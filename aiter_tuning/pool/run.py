@@ -133,6 +133,7 @@ class Run:
             for lane in self._pool.lanes:
                 if lane.worker is not None:
                     lane.worker.bound_output()
+            self._pool.post_circumstances()
             self._watcher.tick([lane.view() for lane in self._pool.lanes])
 
     def _hear(self, worker: WorkerProcess) -> None:

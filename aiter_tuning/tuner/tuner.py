@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aiter_tuning.devices.device import Device, NoDeviceError
-from aiter_tuning.devices.discovery import discover
+from aiter_tuning.devices.discovery import device_notes, discover, kind_of
+from aiter_tuning.devices.torch_facts import torch_build
 from aiter_tuning.keys import Shape
 from aiter_tuning.measure.plan import MeasurePlan
 from aiter_tuning.measure.statistics import StopRule
@@ -171,6 +172,7 @@ class TunerCommon:
         if file.duplicates:
             repeat = "1 row repeats a shape" if file.duplicates == 1 else f"{file.duplicates} rows repeat a shape"
             warnings.append(f"{file.path}: {repeat}; {len(file.shapes)} distinct shapes in {file.rows} rows")
+        notes = [*device_notes(devices), *notes]
         return _Work(arguments, devices, tuple(shapes), tuple(published), (*warnings, *notes))
 
     def _devices(self, arguments: TuneArguments) -> tuple[Device, ...]:
@@ -181,14 +183,22 @@ class TunerCommon:
                 raise UsageError(f"--device {wanted}: {self.family.name} runs on {', '.join(runs_on)} only")
             return discover(wanted, arguments.mp)
         if wanted is not None:
-            return discover(wanted.split(","), arguments.mp)
-        reasons = []
+            try:
+                devices = discover(wanted, arguments.mp)
+            except ValueError as error:
+                raise UsageError(f"--device {wanted}: {error}") from None
+            if kind_of(devices[0]) not in runs_on:
+                raise UsageError(f"--device {wanted}: {self.family.name} runs on {', '.join(runs_on)} only")
+            return devices
+        reasons = {}
         for kind in runs_on:
             try:
                 return discover(kind, arguments.mp)
             except NoDeviceError as error:
-                reasons.append(str(error))
-        raise NoDeviceError(f"{self.family.name} runs on {', '.join(runs_on)}: {'; '.join(reasons)}")
+                reasons[kind] = str(error)
+        # Of the kinds that the installed torch does not drive there is nothing to say.
+        reason = reasons.get(torch_build().kind) or next(iter(reasons.values()), "it names no kind of device")
+        raise NoDeviceError(f"{self.family.name} runs on {', '.join(runs_on)}: {reason}")
 
     def _tune(
         self, work: _Work, profile: ProfileFile | None, reporter: Reporter, pool: Pool | None, began: float
