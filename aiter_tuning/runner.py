@@ -5,6 +5,7 @@ Same calls and results as upstream's function of that name; what it adds is keyw
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections import Counter
@@ -96,36 +97,24 @@ def mp_tuner(
     checked = [as_task(task, position) for position, task in enumerate(tasks)]
     if not fast_mode:
         _require_references(checked)
-    if pool is not None:
-        return _measure(
-            checked,
-            in_datas,
-            pool,
-            plan,
-            clocks,
-            on_fault,
-            retries,
-            shape_grouped,
-            return_status,
-            result_callback,
-            verbose,
+    if sum(count for count, _ in in_datas) != len(checked):
+        raise ValueError(
+            f"in_datas declares {sum(count for count, _ in in_datas)} kernels but there are {len(checked)} tasks"
         )
-    if devices is None and mp_num >= 0:
-        logger.warning("no visible GPU: measuring on the CPU")
-    with Pool(devices, mp_num, startup_timeout) as own:
-        return _measure(
-            checked,
-            in_datas,
-            own,
-            plan,
-            clocks,
-            on_fault,
-            retries,
-            shape_grouped,
-            return_status,
-            result_callback,
-            verbose,
-        )
+    groups: ShapeTasks | SingleTasks
+    with contextlib.nullcontext(pool) if pool is not None else Pool(devices, mp_num, startup_timeout) as used:
+        if pool is None and devices is None and used.devices[0].torch_device == "cpu":
+            logger.warning("no visible GPU: measuring on the CPU")
+        if shape_grouped or (len(used.lanes) == 1 and not fast_mode):
+            groups = ShapeTasks(checked, in_datas)
+        else:
+            groups = SingleTasks(checked, in_datas, len(used.lanes))
+            clocks, on_fault = _clocks_of_one(clocks), "continue"
+        collector = _Collector(groups, len(checked), on_fault, return_status, result_callback, verbose)
+        outcome = used.run(groups, plan, clocks, on_fault=on_fault, retries=retries, watcher=collector)
+    if outcome.end is not RunEnd.done:
+        logger.error("%s; what was not measured is not_run", outcome.reason)
+    return collector.results(outcome.reason)
 
 
 def _check_arguments(mp_num: int, clocks: Clocks, on_fault: str, retries: int) -> None:
@@ -147,34 +136,6 @@ def _require_references(tasks: Sequence[MpTunerTask]) -> None:
                 f"task {position} ({task.info!r}) has neither ref nor ref_func to be checked against; "
                 "give one, or pass fast_mode=True to time without checking"
             )
-
-
-def _measure(
-    tasks: list[MpTunerTask],
-    in_datas: Sequence[tuple[int, Any]],
-    pool: Pool,
-    plan: MeasurePlan,
-    clocks: Clocks,
-    on_fault: OnFault,
-    retries: int,
-    shape_grouped: bool,
-    return_status: bool,
-    result_callback: ResultCallback | None,
-    verbose: bool,
-) -> list[Any]:
-    if len(pool.lanes) == 1 and not plan.fast_mode:
-        shape_grouped = True
-    groups: ShapeTasks | SingleTasks
-    if shape_grouped:
-        groups = ShapeTasks(tasks, in_datas)
-    else:
-        groups = SingleTasks(tasks, in_datas, len(pool.lanes))
-        clocks, on_fault = _clocks_of_one(clocks), "continue"
-    collector = _Collector(groups, len(tasks), on_fault, return_status, result_callback, verbose)
-    outcome = pool.run(groups, plan, clocks, on_fault=on_fault, retries=retries, watcher=collector)
-    if outcome.end is not RunEnd.done:
-        logger.error("%s; what was not measured is not_run", outcome.reason)
-    return collector.results(outcome.reason)
 
 
 def _clocks_of_one(clocks: Clocks) -> Clocks:
@@ -239,15 +200,9 @@ class SingleTasks(Sequence[Group]):
         tasks: the tasks.
         in_datas: as for :func:`mp_tuner`; the counts must add up to the number of tasks.
         lanes: how many lanes share the work; with few tasks the groups are small, so that all lanes have some.
-
-    Raises:
-        ValueError: the counts do not add up.
     """
 
     def __init__(self, tasks: Sequence[MpTunerTask], in_datas: Sequence[tuple[int, Any]], lanes: int) -> None:
-        declared = sum(count for count, _ in in_datas)
-        if declared != len(tasks):
-            raise ValueError(f"in_datas declares {declared} kernels but there are {len(tasks)} tasks")
         size = max(1, min(_MOST_TOGETHER, len(tasks) // (4 * lanes)))
         self._tasks = tasks
         self._spans: list[tuple[int, int, Any]] = []

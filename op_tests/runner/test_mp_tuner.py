@@ -91,6 +91,12 @@ def test_a_wrong_count_is_an_error_that_names_both_numbers(two_lanes, declared, 
         mp_tuner(tasks, [(declared, None)], shape_grouped=grouped, pool=two_lanes)
 
 
+def test_counts_that_add_up_but_belong_to_other_shapes_are_an_error(two_lanes):
+    tasks = [task((shape, i), right) for i, shape in enumerate("aab")]
+    with pytest.raises(ValueError, match=r"declares 1 kernels but contains 2 tasks \(shape 'a'\)"):
+        mp_tuner(tasks, [(1, None), (2, None)], shape_grouped=True, pool=two_lanes)
+
+
 def test_entries_for_another_number_of_shapes_are_an_error(two_lanes):
     tasks = [task(("a", 0), right), task(("b", 0), right)]
     with pytest.raises(ValueError, match="1 entries but the tasks have 2 shapes"):
