@@ -320,6 +320,7 @@ def test_a_launch_that_fails_leaves_no_trace_and_the_next_one_chooses_again(kern
                 kernels.launch(tuner)
             assert tuner.cache == {}
             assert choice_log() == {}
+            assert _hooks.adopted(tuner).decisions == {}
             assert tuner.nargs is None
         assert kernels.launch(tuner) == kernels.SMALL
     assert failures == [kernels.SMALL] * 2
@@ -346,14 +347,19 @@ def test_a_hook_that_fails_at_the_first_launch_notes_nothing_for_it_and_nothing_
             raise RuntimeError("hook")
 
     tuner = kernels.autotuned(configs=[kernels.config(128), kernels.config(32, pre_hook=hook)])
-    install(pinned)
-    with pytest.raises(RuntimeError, match="hook"):
+    with use_policy(pinned), pytest.raises(RuntimeError, match="hook"):
         kernels.launch(tuner, 100)
-    kernels.launch(tuner, 200)
-    assert list(choice_log()) == [place(kernels, key=kernels.key_text(200))]
+    assert tuner.fn is kernels.add_kernel
+    install(pinned)
+    kernels.launch(tuner, 300)
+    for n in (200, 300):  # a new key, then one that is known
+        with pytest.raises(RuntimeError, match="hook"):
+            kernels.launch(tuner, 100)
+        kernels.launch(tuner, n)
+    assert set(choice_log()) == {place(kernels, key=kernels.key_text(n)) for n in (200, 300)}
     failing.clear()
     kernels.launch(tuner, 100)
-    assert len(choice_log()) == 2
+    assert len(choice_log()) == 3
 
 
 def test_a_key_that_cannot_be_hashed_is_pinned_through_a_copy(kernels, pinned):

@@ -19,6 +19,7 @@ from aiter_tuning.triton_autotune.choices import Place
 from aiter_tuning.triton_autotune.config_json import compact, config_record
 from aiter_tuning.triton_autotune.hooks import _listening_knobs
 from aiter_tuning.triton_autotune.identity import Fingerprint, fingerprint
+from aiter_tuning.triton_autotune.interception import _hooks
 from aiter_tuning.triton_autotune.recording import Recorder, check_writable, read_recording, read_winners
 
 
@@ -106,13 +107,24 @@ def test_a_later_run_never_writes_over_an_earlier_one(kernels, recording, tmp_pa
     assert len(count_votes(tmp_path.glob("*.json"))) == 3
 
 
+def test_a_recording_of_the_older_form_is_not_written_over(kernels, recording, tmp_path):
+    (tmp_path / "r.rank0.json").write_text("{}")
+    with use_policy(recording):
+        kernels.launch(kernels.autotuned())
+    assert (tmp_path / "r.rank0.json").read_text() == "{}"
+    assert len(read_winners(tmp_path / "r.rank0.run2.json")) == 1
+
+
 def test_installing_another_record_policy_keeps_what_the_first_one_wrote(kernels, recording, tmp_path):
     install(recording)
     kernels.launch(kernels.autotuned())
+    _hooks.session.recorder._last_cost_s = 1e9  # so slow a disk that winners wait for the end
+    kernels.launch(kernels.autotuned(), 300)
     install(recording | {"verify_every": 1})
+    assert "n=300" in (tmp_path / "r.rank0.json").read_text()
     kernels.launch(kernels.autotuned(), 200)
     uninstall()
-    assert len(count_votes(tmp_path.glob("*.json"))) == 2
+    assert len(count_votes(tmp_path.glob("*.json"))) == 3
 
 
 def test_the_file_has_the_rank_at_the_first_record(kernels, recording, tmp_path, monkeypatch):
@@ -130,10 +142,12 @@ def test_a_kernel_that_was_timed_before_is_timed_again_for_the_record(kernels, r
     with use_policy(recording):
         kernels.launch(tuner, 100)
         kernels.launch(tuner, 100)
-    assert tuner.bench.calls == 6
-    assert len(count_votes(tmp_path.glob("*.json"))) == 1
+        kernels.launch(tuner, 200)
+    assert tuner.bench.calls == 9
+    assert len(count_votes(tmp_path.glob("*.json"))) == 2
     kernels.launch(tuner, 100)
-    assert tuner.bench.calls == 6
+    kernels.launch(tuner, 200)
+    assert tuner.bench.calls == 9
 
 
 def test_a_kernel_whose_launch_fails_after_its_tuning_is_recorded(kernels, recording, tmp_path):
@@ -284,6 +298,10 @@ def keys_in(folder):
     return [key.partition("|")[0] for _, _, key in count_votes(folder.glob("*.json"))]
 
 
+def flat(winners):
+    return [entry for kernels in winners.values() for entries in kernels.values() for entry in entries.values()]
+
+
 def test_at_exit_and_on_sigterm_everything_is_on_file_and_the_process_ends_as_it_would_have(ended):
     assert {end: ended[end][0] for end in ("exit", "SIGTERM", "SIGTERM-handled")} == {
         "exit": 0,
@@ -292,6 +310,7 @@ def test_at_exit_and_on_sigterm_everything_is_on_file_and_the_process_ends_as_it
     }
     for end in ("exit", "SIGTERM", "SIGTERM-handled"):
         assert keys_in(ended[end][1]) == ["n=100", "n=200"]
+        assert "n=200" in (ended[end][1] / "r.rank0.json").read_text()
 
 
 def test_a_killed_process_has_lost_nothing_and_left_no_half_file(ended):
@@ -299,6 +318,7 @@ def test_a_killed_process_has_lost_nothing_and_left_no_half_file(ended):
     assert code == -signal.SIGKILL
     assert "n=200" not in (folder / "r.rank0.json").read_text()
     assert keys_in(folder) == ["n=100", "n=200"]
+    assert {json.dumps(entry["kwargs"]) for entry in flat(read_winners(folder / "r.rank0.json"))} == {'{"BLOCK": 64}'}
     assert len(read_recording(folder / "r.rank0.json").tunings) == 2
     assert names(folder) == ["r.rank0.json", "r.rank0.timings.jsonl"]
 
