@@ -13,7 +13,7 @@ from aiter_tuning.devices.gpu_lanes import choose, find_gpus, gpu_build, lanes_o
 DeviceRequest = str | Sequence[int | str | Device] | None
 """None: all visible GPUs, else one CPU lane. ``"cpu"``, ``"cuda"``, ``"hip"``, indices, UUIDs, or ready devices."""
 
-_NAME = re.compile(r"((cuda|hip):)?\d+|(GPU|MIG)-.+", re.IGNORECASE)
+_NAME = re.compile(r"((cuda|hip):)?[0-9]+|(GPU|MIG)-.+", re.IGNORECASE)
 _EXPECTED = "expected 'cpu', 'cuda', 'hip', or indices and UUIDs of visible GPUs"
 
 

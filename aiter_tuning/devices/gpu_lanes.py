@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from aiter_tuning.devices import cuda, hip
@@ -93,7 +94,8 @@ def _by_torch(kind: str, mask: Mask) -> list[tuple[GpuFacts, str]]:
     if mask.words is None:
         return [(facts, compose(None, position)) for position, facts in enumerate(seen)]
     by_word = dict(zip(distinct(mask.words), seen, strict=False))  # the runtime drops what is behind an unknown word
-    return [(_named(by_word[word], word), word) for word in mask.words if word in by_word]
+    known = takewhile(by_word.__contains__, mask.words)
+    return [(_named(by_word[word], word), word) for word in known]
 
 
 def _named(facts: GpuFacts, word: str) -> GpuFacts:

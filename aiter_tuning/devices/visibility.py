@@ -25,7 +25,7 @@ ROCR_MASK = "ROCR_VISIBLE_DEVICES"
 HIDE_ALL: Mapping[str, str] = {CUDA_MASK: "-1", HIP_MASK: "-1"}
 """Environment of a process that must see no device. Not empty: HIP takes an empty mask for none at all."""
 
-_WORD = re.compile(r"\+?\d+|GPU-.+|MIG-.+", re.IGNORECASE)
+_WORD = re.compile(r"\+?[0-9]+|GPU-.+|MIG-.+", re.IGNORECASE)
 
 
 class Mask(NamedTuple):
