@@ -16,7 +16,6 @@ reads values, asks the driver for something, autotunes) says nothing about the c
 from __future__ import annotations
 
 import hashlib
-import importlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -32,6 +31,7 @@ from triton.runtime.jit import JITFunction
 
 from aiter_tuning.measure.candidate import TIMING_KEYWORDS
 from aiter_tuning.measure.compile_target import CompileTarget, Limits, misfit
+from aiter_tuning.measure.launch_code import build_launcher
 from aiter_tuning.measure.meta_inputs import META, make_meta_inputs
 from aiter_tuning.measurement import UNMEASURED_US, Measurement
 from aiter_tuning.status import Status, classify, describe, type_names
@@ -206,7 +206,7 @@ class DryRunner:
                 refused = OutOfResources(*excess)
                 self._said.append(refused)
                 raise refused
-            _build_launcher(compiled)
+            build_launcher(compiled)
             return compiled
 
         return warm_up
@@ -255,29 +255,6 @@ def work_key(src: Any, target: Any, options: Any) -> str:
     """Equal for equal work, in any process: kernel with all it calls, specialisation, target and options."""
     stated = sorted((str(name), repr(value)) for name, value in dict(options or {}).items())
     return hashlib.sha256(f"{src.hash()} {target} {stated}".encode()).hexdigest()
-
-
-_built: set[tuple[str, ...]] = set()
-
-
-def _build_launcher(compiled: Any) -> None:
-    """Builds the C function that launches the kernel, where Triton (up to 3.6) makes one for each signature.
-
-    It takes a C compiler a tenth of a second and lands in the same cache. Where it cannot be built without a driver the
-    lane builds it.
-    """
-    backend = compiled.metadata.target.backend
-    name, launcher = ("nvidia", "CudaLauncher") if backend == "cuda" else ("amd", "HIPLauncher")
-    signature = tuple(map(str, getattr(compiled.src, "signature", {}).values()))
-    if signature in _built:
-        return
-    _built.add(signature)
-    try:
-        module = importlib.import_module(f"triton.backends.{name}.driver")
-        if hasattr(module, "make_launcher"):
-            getattr(module, launcher)(compiled.src, compiled.metadata)
-    except (Exception, SystemExit):
-        pass
 
 
 def _facts(compiled: Any) -> Kernel:

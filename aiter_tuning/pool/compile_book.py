@@ -98,15 +98,30 @@ class CompileBook:
         return f"{self.path}.{slot}"
 
 
+class GroupBook:
+    """A book as the worker that has a group open sees it."""
+
+    def __init__(self, book: CompileBook, first: int) -> None:
+        self._book = book
+        self._first = first
+
+    def take(self, index: int) -> Measurement | None:
+        """See :meth:`CompileBook.take`; ``index`` is the candidate's in its group."""
+        return self._book.take(self._first + index)
+
+    def close(self) -> None:
+        self._book.close()
+
+
 class Slots(NamedTuple):
     """Where a group's candidates stand in the book; travels with the group."""
 
     path: str
     first: int
 
-    def open(self) -> CompileBook | None:
+    def open(self) -> GroupBook | None:
         """The book; None if it is gone, which costs nothing but what it knew."""
         try:
-            return CompileBook(self.path)
+            return GroupBook(CompileBook(self.path), self.first)
         except (OSError, ValueError):
             return None

@@ -4,6 +4,7 @@
 
     Precompiler ── order file ──▶ compile server: imports torch and Triton, compiles one small kernel; then only forks,
       (parent)                      │               hands out candidates, and ends who takes too long
+                                    ├─ fork ▶ C compiler: what Triton talks to the driver with
                                     ├─ fork ▶ compile process: dry run ▶ Triton's cache, compile book
                                     └─ fork ▶ compile process …
 
@@ -87,6 +88,9 @@ def main() -> None:
     os.sched_setaffinity(0, order.cores)
     os.nice(NICENESS)
     warnings.simplefilter("ignore")  # "multi-threaded, use of fork()": those threads wait for work and hold nothing
+    server = os.getpid()
+    if os.fork() == 0:  # before torch is there; the lane needs it first of all
+        _build_driver_module(server, order)
     warm_up(order)
     _Server(order).serve()
     os._exit(0)
@@ -96,18 +100,15 @@ def warm_up(order: Order) -> None:
     """Pays once what every process would pay for its first dry run."""
     hashing = threading.Thread(target=_hash_triton)  # a second for Triton's library, beside the import of torch
     hashing.start()
-    import torch
+    import torch  # noqa: F401  # first and by itself, while the library is hashed
 
-    from aiter_tuning.measure.compile_target import target_of
-    from aiter_tuning.measure.meta_inputs import META, leave_dynamo_out
-
-    leave_dynamo_out()
-    torch.empty_like(torch.empty(16, device=META)).mul(0.5)
-    hashing.join()
-    from aiter_tuning.measure.compile_target import Limits
+    from aiter_tuning.measure.compile_target import Limits, target_of
     from aiter_tuning.measure.dry_run import DryRunner
+    from aiter_tuning.measure.meta_inputs import leave_dynamo_out
     from aiter_tuning.measure.throw_away_kernel import throw_away_task
 
+    leave_dynamo_out()
+    hashing.join()  # before the first fork: a thread would not be there afterwards, but what it holds would
     target = target_of(order.gfx)
     if target is None:
         sys.exit(f"{order.gfx!r} is no arch that Triton compiles for")
@@ -263,7 +264,20 @@ class _Server:
         return process
 
 
-# In the forked process
+# In the forked processes
+
+
+def _build_driver_module(server: int, order: Order) -> NoReturn:
+    try:
+        _die_with(server)
+        from aiter_tuning.measure.compile_target import target_of
+        from aiter_tuning.measure.launch_code import build_driver_module
+
+        target = target_of(order.gfx)
+        if target is not None:
+            build_driver_module(target.backend)
+    finally:
+        os._exit(0)
 
 
 def _compile_process(order: Order, book: CompileBook, end: socket.socket, server: int) -> NoReturn:

@@ -65,17 +65,17 @@ def can_precompile(devices: Sequence[Device]) -> bool:
 
 
 def spare_cores(devices: Sequence[Device], cgroup: Path = Path("/sys/fs/cgroup")) -> tuple[int, ...]:
-    """The cores that no lane needs for launching: all that this process may use, less one for each lane.
+    """The cores that no lane needs for launching: all that this process may use, less those of each lane.
 
     Args:
-        devices: the lanes; one that has cores of its own keeps the first of them.
+        devices: the lanes; one without cores of its own keeps one all the same.
         cgroup: where a container's processor quota is looked up; beyond it cores are worth nothing.
     """
     allowed = sorted(os.sched_getaffinity(0))
     for device in devices:
-        own = next((core for core in device.cores if core in allowed), None)
-        if allowed:
-            allowed.remove(allowed[0] if own is None else own)
+        own = [core for core in device.cores if core in allowed]
+        for core in own or allowed[:1]:
+            allowed.remove(core)
     quota = _processor_quota(cgroup)
     return tuple(allowed[: max(0, int(quota) - len(devices))] if math.isfinite(quota) else allowed)
 
