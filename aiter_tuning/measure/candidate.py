@@ -22,13 +22,13 @@ from aiter_tuning.devices.device import DeviceKind
 from aiter_tuning.measure.compare import RIGHT, Comparison, Tolerance, compare
 from aiter_tuning.measure.inputs import Inputs, on_device, tensors_in
 from aiter_tuning.measure.plan import MeasurePlan
-from aiter_tuning.measure.plausibility import Peaks, Work, implausible
+from aiter_tuning.measure.plausibility import Limits, Work, implausible
 from aiter_tuning.measure.poison import poison, poison_free_memory
 from aiter_tuning.measure.preflight import shortfall
 from aiter_tuning.measure.pristine import Pristine, can_be_copied
 from aiter_tuning.measure.reference import has_reference, storage_of
 from aiter_tuning.measure.sampling import Sampled, sample, sample_in_bursts
-from aiter_tuning.measure.timer import BurstTimer, Call, Timer, timer_factory
+from aiter_tuning.measure.timer import HOT_CACHE, BurstTimer, Call, Timer, timer_factory
 from aiter_tuning.measurement import UNMEASURED_US, Measurement
 from aiter_tuning.status import Status, classify, describe, is_device_fault
 from aiter_tuning.task import MpTunerTask
@@ -53,7 +53,7 @@ class Bench(NamedTuple):
     device: torch.device
     new_timer: Callable[[DeviceKind], Timer | BurstTimer]
     device_id: str
-    peaks: Peaks | None = None
+    limits: Limits | None = None
     """Of the device, where they are known: nothing is faster."""
     ask_for_clean_worker: Callable[[str], None] = _nobody_asked
     """Told why this process should not be trusted with another candidate."""
@@ -317,11 +317,17 @@ class _Steps:
         """Why the latency can't be true; empty if nothing speaks against it."""
         if not sampled.is_credible:
             return f"the {timer} timer read {sampled.us} us in {CLOCK_TRIES} tries"
-        peaks, work = self._bench.peaks, self._work
-        if peaks is None or work is None or sampled.censored:
+        limits, work = self._bench.limits, self._work
+        if limits is None or work is None or sampled.censored:
             return ""
-        cold = self._bench.device.type != "cpu" and timer != "wall" and "hot_cache" not in timer_flags
-        return implausible(sampled.us, work, peaks, cold_cache=cold)
+        narrowest = min((tensor.itemsize for tensor in tensors_in([self._call.args, self._call.kwargs])), default=1)
+        return implausible(
+            sampled.us,
+            work,
+            peak_flops_per_s=limits.of_operands(narrowest),
+            peak_bytes_per_s=limits.bytes_per_s,
+            cold_cache=timer != "wall" and HOT_CACHE not in timer_flags,
+        )
 
     @property
     def _work(self) -> Work | None:

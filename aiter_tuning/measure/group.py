@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-from aiter_tuning.devices.device import DeviceKind
+from aiter_tuning.devices.device import Device, DeviceKind
 from aiter_tuning.measure.candidate import Bench, measure_candidate
 from aiter_tuning.measure.inputs import Inputs, MissingInputError, tensors_in
 from aiter_tuning.measure.plan import MeasurePlan
-from aiter_tuning.measure.plausibility import Peaks
+from aiter_tuning.measure.plausibility import limits_of
 from aiter_tuning.measure.reference import has_reference, make_reference
 from aiter_tuning.measure.surroundings import Surroundings
 from aiter_tuning.measure.timer import timer_factory
@@ -56,7 +56,7 @@ class GroupBench:
         *,
         device_id: str = "",
         surroundings: Surroundings | None = None,
-        peaks: Peaks | None = None,
+        on: Device | None = None,
     ) -> None:
         """Takes a group; nothing of the user's runs yet.
 
@@ -70,7 +70,8 @@ class GroupBench:
             torch_device: what torch calls it.
             device_id: what records call it.
             surroundings: captured when the worker started; None: captured now.
-            peaks: of the device; None: no latency is too good to be true.
+            on: the lane's device, for the size of its cache and for what it can do at most; None: as torch tells,
+                and no latency is too good to be true.
 
         Raises:
             ValueError: the plan's timer does not exist, or not for such a device.
@@ -80,8 +81,10 @@ class GroupBench:
         self._reference_ids = reference_ids
         self._data = data
         device = torch.device(torch_device)
-        new_timer = timer_factory(plan.timer, device.type, cold_cache=plan.cold_cache)
-        self._bench = Bench(plan, kind, device, new_timer, device_id, peaks, self._ask_for_clean_worker)
+        cache_bytes = int(on.settings.get("llc_bytes", 0)) if on is not None else 0
+        new_timer = timer_factory(plan.timer, device.type, cold_cache=plan.cold_cache, cache_bytes=cache_bytes)
+        limits = limits_of(on) if on is not None and device.type != "cpu" else None
+        self._bench = Bench(plan, kind, device, new_timer, device_id, limits, self._ask_for_clean_worker)
         self._owns_surroundings = surroundings is None
         self._surroundings = surroundings or Surroundings.capture()
         self._inputs: Inputs | None = None

@@ -29,6 +29,16 @@ class Call(NamedTuple):
     kwargs: Mapping[str, Any]
 
 
+NO_GRAPH = "no_graph"
+"""It could not be captured, so that single calls were timed."""
+LAUNCH_BOUND = "launch_bound"
+"""Outside a graph the host takes longer to launch a call than the device to run it."""
+HOT_CACHE = "hot_cache"
+"""Calls may have found their inputs in the cache: that was asked for, or there was no memory for anything else."""
+FALLBACK_TIMER = "fallback_timer"
+"""Another timer was asked for than the one that the record names."""
+
+
 class NothingTimedError(RuntimeError):
     """A candidate's work did not run where it is timed, so that its latency cannot be told."""
 
@@ -138,7 +148,7 @@ def check_timer(name: str, device_type: str) -> None:
 
 
 def timer_factory(
-    name: str, device_type: str = "cpu", *, cold_cache: bool = True
+    name: str, device_type: str = "cpu", *, cold_cache: bool = True, cache_bytes: int = 0
 ) -> Callable[[DeviceKind], Timer | BurstTimer]:
     """What makes the timer called ``name`` for a candidate.
 
@@ -146,6 +156,7 @@ def timer_factory(
         name: one of :data:`TIMERS`.
         device_type: as torch names it, ``cpu`` or ``cuda``.
         cold_cache: whether each call is to find its inputs outside the cache; only GPUs' timers know how.
+        cache_bytes: the last-level cache; 0: as torch tells.
 
     Raises:
         ValueError: there is no such timer here.
@@ -155,4 +166,4 @@ def timer_factory(
         return WallTimer
     from aiter_tuning.measure.gpu.timer_choice import timers_of_this_gpu
 
-    return lambda kind: timers_of_this_gpu(kind).new(name, cold_cache=cold_cache)
+    return lambda kind: timers_of_this_gpu(kind).new(name, cold_cache=cold_cache, cache_bytes=cache_bytes)

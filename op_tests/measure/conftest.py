@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from aiter_tuning.devices.cpu import CpuKind
+from aiter_tuning.measure.gpu import device_timer
 from aiter_tuning.measure.group import GroupBench
 from aiter_tuning.measure.plan import MeasurePlan
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.task import Group, MpTunerTask
+from op_tests.measure.fake_gpu import FakeGpu
 
 
 class Lane:
@@ -79,3 +81,11 @@ def task() -> Callable[..., MpTunerTask]:
         return MpTunerTask(**{**defaults, "func": func, **fields})
 
     return make
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    """A fake GPU whose host clock is the one that timers look at."""
+    fake = FakeGpu()
+    monkeypatch.setattr(device_timer, "perf_counter", fake.seconds)
+    return fake

@@ -142,8 +142,10 @@ class Gpu:
         torch.cuda.synchronize()
         with torch.cuda.stream(self.stream), warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
-            graph.capture_begin(pool, capture_error_mode="thread_local")
+            begun = False
             try:
+                graph.capture_begin(pool, capture_error_mode="thread_local")
+                begun = True
                 body()
             except BaseException as error:
                 failure = error
@@ -152,6 +154,7 @@ class Gpu:
             except Exception as error:
                 clean = False
                 failure = failure or error
+            clean = clean and begun
         if failure is None:
             self._latest = graph
             return _CapturedGraph(graph, any(_EMPTY_GRAPH in str(warning.message) for warning in heard))

@@ -24,20 +24,20 @@ from aiter_tuning.measure.gpu.accelerator import Accelerator, CaptureError, Grap
 from aiter_tuning.measure.gpu.activity import ActivityLostError, ActivitySource, spans
 from aiter_tuning.measure.gpu.ring import MOST_COPIES, RingPlan, bytes_of, copy_of, plan_ring
 from aiter_tuning.measure.statistics import is_launch_bound, is_still_running, median
-from aiter_tuning.measure.timer import Burst, Call, NothingTimedError
-
-NO_GRAPH = "no_graph"
-"""It could not be captured, so that single calls were timed."""
-LAUNCH_BOUND = "launch_bound"
-"""Outside a graph the host takes longer to launch a call than the device to run it."""
-HOT_CACHE = "hot_cache"
-"""Calls may have found their inputs in the cache: that was asked for, or there was no memory for anything else."""
-FALLBACK_TIMER = "fallback_timer"
-"""Another timer was asked for than the one that the record names."""
+from aiter_tuning.measure.timer import (
+    FALLBACK_TIMER,
+    HOT_CACHE,
+    LAUNCH_BOUND,
+    NO_GRAPH,
+    Burst,
+    Call,
+    NothingTimedError,
+)
 
 _REPLAY_US = 400.0
 """A replay between events lasts about so long where the ring is small: launching a graph costs a few microseconds."""
 _RECORD_TRIES = 2
+_SUSPICIONS = 3
 _HURRIED_WARMUP_S = 0.01
 
 
@@ -49,6 +49,8 @@ class Mode(NamedTuple):
     """None: events."""
     wants_graph: bool
     cold_cache: bool = True
+    cache_bytes: int = 0
+    """The last-level cache; 0: as the GPU itself tells."""
     fallback: bool = False
     """Whether another timer was asked for."""
 
@@ -65,6 +67,7 @@ class DeviceTimer:
         self._source = mode.source
         self._wants_graph = mode.wants_graph
         self._cold = mode.cold_cache
+        self._cache_bytes = mode.cache_bytes or gpu.cache_bytes
         self._fallback = mode.fallback
         self._ring: list[Call] = []
         self._plan = RingPlan(1, 0, False)
@@ -140,7 +143,7 @@ class DeviceTimer:
             return
         # What is restored before each call has just passed through the cache: only a flush helps.
         size = 0 if self._restore is not None else bytes_of(call)
-        plan = plan_ring(size, self._gpu.cache_bytes, self._gpu.free_bytes())
+        plan = plan_ring(size, self._cache_bytes, self._gpu.free_bytes())
         try:
             while len(self._ring) < plan.copies:
                 self._ring.append(copy_of(call))
@@ -149,7 +152,7 @@ class DeviceTimer:
         except torch.OutOfMemoryError:
             # Memory was in pieces, or somebody else's; a flush needs less than a ring, and no copies less than that.
             del self._ring[1:]
-            plan = plan_ring(0, self._gpu.cache_bytes, self._gpu.free_bytes())
+            plan = plan_ring(0, self._cache_bytes, self._gpu.free_bytes())
             try:
                 self._gpu.overwrite(plan.flush_bytes)
             except torch.OutOfMemoryError:
@@ -228,6 +231,14 @@ class DeviceTimer:
         return self._restore is not None or self._plan.flush_bytes > 0
 
     def _read_events(self, launches: int) -> list[float]:
+        """Samples from events; a host that was busy elsewhere can look like a device that was, but not so often."""
+        for _ in range(_SUSPICIONS):
+            samples, suspicious = self._read_events_once(launches)
+            if not suspicious:
+                return samples
+        raise NothingTimedError
+
+    def _read_events_once(self, launches: int) -> tuple[list[float], bool]:
         gpu, launch, prelude = self._gpu, self._launch, self._prelude if self._has_prelude else None
         pairs = [(gpu.event(), gpu.event()) for _ in range(launches)]
         launching_s = 0.0
@@ -246,11 +257,10 @@ class DeviceTimer:
         began = perf_counter()
         gpu.synchronize()
         left_us = (perf_counter() - began) * 1e6
-        if is_still_running(left_us, pairs[0][0].elapsed_time(pairs[-1][1]) * 1000.0):
-            raise NothingTimedError
+        suspicious = is_still_running(left_us, pairs[0][0].elapsed_time(pairs[-1][1]) * 1000.0)
         if self._graph is None:
             self._launching_us.append(launching_s * 1e6 / launches)
-        return [start.elapsed_time(end) * 1000.0 / self._calls_per_launch for start, end in pairs]
+        return [start.elapsed_time(end) * 1000.0 / self._calls_per_launch for start, end in pairs], suspicious
 
     def _read_records(self, source: ActivitySource, launches: int) -> list[float]:
         gpu, launch = self._gpu, self._launch

@@ -46,9 +46,7 @@ class KinetoActivity:
         return [
             Record(event.time_range.start * 1000.0, event.time_range.end * 1000.0)
             for event in session.events()
-            if event.device_type.name == "CUDA"
-            and not event.is_user_annotation
-            and not event.name.startswith(_NO_WORK)
+            if event.device_type.name == "CUDA" and not event.is_user_annotation and not event.name.startswith(_NO_WORK)
         ]
 
     def stop(self) -> None:

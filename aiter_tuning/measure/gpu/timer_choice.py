@@ -4,7 +4,7 @@
 
     asked: auto ─▶ kernel ✗ (no cupti-python) ─▶ graph ✓        the reason for the log; a flag where it matters
 
-A timer is taken only if what it reads of a copy of 16 MB agrees with events around the same copy: a source of records
+A timer is taken only if what it reads of an addition of 16 MB agrees with events around it: a source of records
 that belongs to another driver release may load, run and tell nonsense.
 """
 
@@ -104,13 +104,15 @@ class GpuTimers:
                 sys.stderr.write(f"timing with '{choice.name}': {choice.reason}\n")
         return choice
 
-    def new(self, asked: str, *, cold_cache: bool = True) -> Timer | BurstTimer:
-        """A timer for a candidate."""
+    def new(self, asked: str, *, cold_cache: bool = True, cache_bytes: int = 0) -> Timer | BurstTimer:
+        """A timer for a candidate; ``cache_bytes`` is 0 where only the GPU itself knows."""
         choice = self.choose(asked)
         if choice.name == "wall":
             return WallTimer(self._kind)
-        mode = self._mode(choice.name)
-        return DeviceTimer(self._gpu, mode._replace(cold_cache=cold_cache, fallback=choice.fallback))
+        mode = self._mode(choice.name)._replace(
+            cold_cache=cold_cache, cache_bytes=cache_bytes, fallback=choice.fallback
+        )
+        return DeviceTimer(self._gpu, mode)
 
     def release(self) -> None:
         """Lets memory go that timers share."""
@@ -168,9 +170,9 @@ class GpuTimers:
         return us
 
 
-def _copy_of_known_size() -> Call:
+def _add_of_known_size() -> Call:
     source = torch.ones(_CHECK_BYTES // 4, dtype=torch.float32, device="cuda")
-    return Call(torch.empty_like(source).copy_, (source,), {})
+    return Call(torch.add, (source, 1), {"out": torch.empty_like(source)})
 
 
 _timers: list[GpuTimers] = []
@@ -184,7 +186,7 @@ def timers_of_this_gpu(kind: DeviceKind) -> GpuTimers:
             "kernel": lambda: CuptiActivity.open(torch.version.cuda),
             "profiler": KinetoActivity.open,
         }
-        _timers.append(GpuTimers(kind, Gpu(), sources, _copy_of_known_size))
+        _timers.append(GpuTimers(kind, Gpu(), sources, _add_of_known_size))
     return _timers[0]
 
 
