@@ -13,11 +13,11 @@ is wrongly kept compiles and is refused cheaply) and what cannot win (:func:`is_
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiter_tuning.keys import Key
+from aiter_tuning.measure.compile_target import limits_of, target_of
 from aiter_tuning.tuner.family import Candidate, Config, Family, Inputs, Shape, Tolerance, Work
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Arch(NamedTuple):
     """fp32 sums that one thread can keep beside what else it needs in registers."""
     warp: int
     number: int = 0
-    """The digits of an sm name."""
+    """The digits of an sm name; 0 elsewhere."""
 
     @property
     def has_tma(self) -> bool:
@@ -69,20 +69,16 @@ class Arch(NamedTuple):
         return self.vendor == "cuda" and 90 <= self.number < 120
 
 
-_SHARED_KB = {"sm80": 163, "sm87": 163, "sm90": 227, "sm100": 227, "sm103": 227, "sm110": 227, "gfx950": 160}
-"""Where it differs from the vendor's usual: 99 (sm86, sm89, sm12x) and 64."""
-
-
-def arch_of(gfx: str) -> Arch:
-    """The limits of ``sm90``, ``gfx942``, …; a name that is neither is a CPU."""
-    if match := re.fullmatch(r"sm_?(\d+)[a-z]?", gfx):
-        number = int(match[1])
-        return Arch("cuda", _SHARED_KB.get(f"sm{number}", 99) << 10, 128, 32, number)
-    if gfx.startswith("gfx"):
-        # MI cards have 64 lanes a wave and as many accumulation registers again as ordinary ones.
-        warp, accumulators = (64, 256) if gfx.startswith("gfx9") else (32, 128)
-        return Arch("hip", _SHARED_KB.get(gfx, 64) << 10, accumulators, warp)
-    return Arch("none", 1 << 40, 1 << 20, 32)
+def arch_of(gfx: str, settings: Mapping[str, str] | None = None) -> Arch:
+    """The limits of ``sm90``, ``gfx942``, …, or those that its driver stated; a name of another form is a CPU."""
+    target = target_of(gfx)
+    if target is None:
+        return Arch("none", 1 << 40, 1 << 20, 32)
+    # A newer arch has at least what the smallest of its vendor has.
+    shared = limits_of(gfx, settings).shared_bytes or (99 << 10 if target.backend == "cuda" else 64 << 10)
+    # MI cards have 64 lanes a wave, and as many accumulation registers again as ordinary ones.
+    accumulators = 256 if target.warp_size == 64 else 128
+    return Arch(target.backend, shared, accumulators, target.warp_size, int(target.arch) if gfx[:2] == "sm" else 0)
 
 
 # block_n, block_k, num_warps, num_stages by block_m.
@@ -114,7 +110,7 @@ def shared_bytes(kind: str, tile: Tile, arch: Arch) -> int:
     async_mma = arch.has_async_mma and tile.block_m >= 64
     needed = stage * max(1, tile.num_stages if async_mma else tile.num_stages - 1)
     # A tile that is stored while the next one's loads are in flight needs room of its own.
-    return needed + (8 << 10 if arch.vendor == "cuda" and kind.endswith("persistent") else 0)
+    return needed + (4 << 10 if arch.vendor == "cuda" and kind.endswith("persistent") else 0)
 
 
 def fits(kind: str, tile: Tile, arch: Arch) -> bool:
@@ -142,13 +138,13 @@ class GemmBf16(Family):
     key = Key(M=int, N=int, K=int, dtype="bf16", bias=False)
     # Outputs are of order 1; bf16 rounds to 2^-9 of a value. A dropped slice of K, row or bias is far outside.
     tolerance = Tolerance(rtol=1e-2, atol=1e-2, err_ratio=0.01, max_abs_delta=0.25)
+    precompiles = True
 
     def inputs(self, shape: Shape, device: str, seed: int) -> Inputs:
         import torch
 
         dtype = getattr(torch, _DTYPES[shape["dtype"]])
-        # There is nothing to generate where tensors have no memory.
-        generator = None if torch.device(device).type == "meta" else torch.Generator(device).manual_seed(seed)
+        generator = torch.Generator(device).manual_seed(seed)
 
         def normal(*size: int) -> Tensor:
             return torch.randn(*size, generator=generator, device=device, dtype=dtype)
@@ -175,7 +171,7 @@ class GemmBf16(Family):
     def candidates(self, shape: Shape, device: Device) -> Sequence[Candidate]:
         if shape["dtype"] not in _DTYPES:
             raise ValueError(f"gemm_bf16 computes {' and '.join(_DTYPES)}, not {shape['dtype']}")
-        arch = arch_of(device.gfx)
+        arch = arch_of(device.gfx, device.settings)
         found = [self.default(shape, device)]
         for block_m, others in _TILES[arch.vendor].items():
             for other in others:

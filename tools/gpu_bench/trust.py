@@ -1,0 +1,129 @@
+"""How far choices can be trusted: a kernel against itself, a real gain, and regret against an interleaved truth."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from aiter_tuning.tuner.family_reference import load_family
+from aiter_tuning.tuning_policy import DEFAULT_PROMOTION, PROMOTE, GateDecision
+from gpu_bench.interleaved import Candidate, Replay, best_of, decide, sample
+from gpu_bench.table import show
+from gpu_bench.whole_process import TOOL, autotune, has_autotune, tune
+
+BLOCKS = 10
+"""Of one comparison."""
+PLANTED = 100
+TRUE_BLOCKS = 100
+SEED = 1
+KEPT = 12
+"""Configs of the ground truth, beside those that somebody chose."""
+
+
+def configs_by_name() -> dict[str, dict[str, int]]:
+    family: Any = load_family(f"{TOOL}:W1")
+    return {candidate.name: dict(candidate.config) for candidate in family.candidates({}, None)}
+
+
+def compare_with_itself(arguments: argparse.Namespace) -> dict[str, Any]:
+    rng, configs = random.Random(SEED), configs_by_name()
+    figures: dict[str, Any] = {}
+    for shape in map(tuple, arguments.shapes):
+        rings: dict[tuple[int, ...], list[Any]] = {}
+        m, n, k = shape
+        config = configs["64x64x64_w4_s3" if m <= 64 else "128x128x64_w8_s3"]
+        # The same kernel with a sixteenth more to do: slower by about 5 %; by how much exactly is measured below.
+        longer = (m, n, k + max(64, k // 16 // 64 * 64))
+        a, b, slow = (Replay(Candidate(config, sizes), rings) for sizes in (shape, shape, longer))
+        itself = [decide(*sample((a, b), BLOCKS, rng)) for _ in range(arguments.comparisons)]
+        planted = min(PLANTED, arguments.comparisons)
+        found = [decide(*sample((slow, a), BLOCKS, rng)) for _ in range(planted)]
+        wrong_way = [decide(*sample((a, slow), BLOCKS, rng)) for _ in range(planted)]
+        slow_us, us = map(statistics.median, sample((slow, a), TRUE_BLOCKS, rng))
+        margins = [abs(decision.margin_pct or 0.0) for decision in itself]
+        figures["x".join(map(str, shape))] = {
+            "us": us,
+            "comparisons": len(itself),
+            "margins_at_the_bar": sum(margin >= DEFAULT_PROMOTION.min_improvement_pct for margin in margins),
+            "self_promotions": _promoted(itself),
+            "margin_median_pct": statistics.median(margins),
+            "margin_worst_pct": max(margins),
+            "planted": planted,
+            "planted_gain_pct": 100 * (1 - us / slow_us),
+            "planted_found": _promoted(found),
+            "planted_wrong_way": _promoted(wrong_way),
+        }
+    columns = ("shape", "us", "with itself", "at the bar", "promoted", "margin: median %", "worst %")
+    columns += ("planted", "true gain %", "found", "wrong way")
+    show(columns, [(shape, *row.values()) for shape, row in figures.items()])
+    total = sum(row["comparisons"] for row in figures.values())
+    print(
+        f"{total} comparisons of a kernel with itself, {BLOCKS} blocks each, against a bar of "
+        f"{DEFAULT_PROMOTION.min_improvement_pct:g} %; none in so many proves a rate below {300 / total:.2f} %"
+    )
+    return figures
+
+
+def _promoted(decisions: Sequence[GateDecision]) -> int:
+    return sum(decision.outcome == PROMOTE for decision in decisions)
+
+
+def measure_regret(arguments: argparse.Namespace) -> dict[str, Any]:
+    configs = configs_by_name()
+    chosen: dict[str, list[list[str]]] = {"aiter_tuning": []}
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Path(folder) / "cache"
+        # The runs differ in the state of the compile cache only: the first one fills it.
+        for _ in range(arguments.runs):
+            _, summary = tune(arguments, cache)
+            chosen["aiter_tuning"].append([shape["kernel"] for shape in summary["shapes"]])
+        if has_autotune(arguments):
+            chosen["triton.autotune"] = [autotune(arguments, cache)[1]]
+        os.environ["TRITON_CACHE_DIR"] = str(cache)
+        truths = [
+            _truth(tuple(shape), {run[number] for runs in chosen.values() for run in runs}, configs, arguments.blocks)
+            for number, shape in enumerate(arguments.shapes)
+        ]
+    figures: dict[str, Any] = {"shapes": {}}
+    every: dict[str, list[float]] = {who: [] for who in chosen}
+    for number, (shape, truth) in enumerate(zip(arguments.shapes, truths, strict=True)):
+        best = min(truth, key=lambda name: truth[name])
+        names = {who: [run[number] for run in runs] for who, runs in chosen.items()}
+        regret = {who: [truth[name] / truth[best] for name in names[who]] for who in chosen}
+        for who, values in regret.items():
+            every[who] += values
+        label = "x".join(map(str, shape))
+        figures["shapes"][label] = {"best": best, "us": truth[best], "regret": regret, "chosen": names, "truth": truth}
+    columns = ["shape", "best config", "us", "second"]
+    for who in chosen:
+        columns += [f"{who}: mean", "worst", "chosen"]
+    rows = []
+    for label, figure in figures["shapes"].items():
+        row = [label, figure["best"], figure["us"], sorted(figure["truth"].values())[1] / figure["us"]]
+        for who, values in figure["regret"].items():
+            row += [statistics.mean(values), max(values), ", ".join(sorted(set(figure["chosen"][who])))]
+        rows.append(row)
+    show(columns, rows)
+    for who, values in every.items():
+        figures[who] = {"mean": statistics.mean(values), "worst": max(values), "runs": len(chosen[who])}
+        print(f"{who}: mean {figures[who]['mean']:.4f}, worst {figures[who]['worst']:.4f} of {len(values)} choices")
+    return figures
+
+
+def _truth(
+    shape: tuple[int, ...], chosen: set[str], configs: dict[str, dict[str, int]], blocks: int
+) -> dict[str, float]:
+    """Median latency by name, in microseconds, of the best configs and of those that were chosen, interleaved."""
+    rings: dict[tuple[int, ...], list[Any]] = {}
+    names = {id(config): name for name, config in configs.items()}
+    candidates = [Candidate(config, shape) for config in configs.values()]
+    kept = best_of(candidates, KEPT, lambda candidate: Replay(candidate, rings))
+    kept += [c for c in candidates if names[id(c.config)] in chosen and c not in kept]
+    samples = sample([Replay(candidate, rings) for candidate in kept], blocks, random.Random(SEED))
+    return {names[id(c.config)]: statistics.median(values) for c, values in zip(kept, samples, strict=True)}
