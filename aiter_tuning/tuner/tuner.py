@@ -177,19 +177,17 @@ class TunerCommon:
 
     def _devices(self, arguments: TuneArguments) -> tuple[Device, ...]:
         wanted, runs_on = arguments.device, tuple(self.family.devices)
-        if wanted in ("cpu", "cuda", "hip"):
-            interpreted = wanted == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-            if wanted not in runs_on and not interpreted:
-                raise UsageError(f"--device {wanted}: {self.family.name} runs on {', '.join(runs_on)} only")
-            return discover(wanted, arguments.mp)
         if wanted is not None:
+            asked = {wanted} if wanted in ("cpu", "cuda", "hip") else {"cuda", "hip"}  # else it names GPUs
+            interpreted = wanted == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
             try:
-                devices = discover(wanted, arguments.mp)
+                if asked & set(runs_on) or interpreted:
+                    devices = discover(wanted, arguments.mp)
+                    if kind_of(devices[0]) in runs_on or interpreted:
+                        return devices
             except ValueError as error:
                 raise UsageError(f"--device {wanted}: {error}") from None
-            if kind_of(devices[0]) not in runs_on:
-                raise UsageError(f"--device {wanted}: {self.family.name} runs on {', '.join(runs_on)} only")
-            return devices
+            raise UsageError(f"--device {wanted}: {self.family.name} runs on {', '.join(runs_on)} only")
         reasons = {}
         for kind in runs_on:
             try:

@@ -57,6 +57,7 @@ def place(tmp_path, monkeypatch):
         pytest.param(["-i", "good.csv", "-o", "o.csv", "--retry", "crsh"], "timeout", id="unknown status"),
         pytest.param(["-i", "good.csv", "-o", "o.csv", "--tunefile", "x"], "--tunefile", id="unknown flag"),
         pytest.param(["-i", "good.csv", "-o", "o.csv", "--device", "cuda"], "runs on cpu only", id="the wrong device"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "--device", "0,1"], "runs on cpu only", id="GPUs for the CPU"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2_with_nothing_written(place, capfd, words, told):
@@ -84,10 +85,27 @@ def test_a_family_without_its_device_ends_4(place, capfd, request):
     tiny = request.path.parent.parent / "families_for_tests" / "tiny.py"
     (place / "n.csv").write_text("N\n8\n")
 
-    assert run("tune", f"{tiny}:Elsewhere", "-i", "n.csv", "-o", "o.csv") == 4
+    for device in ([], ["--device", "cuda"], ["--device", "0,1"], ["--device", "GPU-12"]):
+        assert run("tune", f"{tiny}:Elsewhere", "-i", "n.csv", "-o", "o.csv", *device) == 4
+        err = capfd.readouterr().err
+        assert "no visible GPU" in err
+        assert err.count("\n") == 1, err
+
+
+def test_a_gpu_family_is_for_the_cpu_only_where_triton_interprets(place, capfd, request, monkeypatch):
+    tiny = request.path.parent.parent / "families_for_tests" / "tiny.py"
+    (place / "n.csv").write_text("N\n8\n")
+    words = ("tune", f"{tiny}:Elsewhere", "-i", "n.csv", "-o", "o.csv", "--dry_run", "--device")
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert run(*words, "cpu") == 2
+    assert "runs on cuda, hip only" in capfd.readouterr().err
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert run(*words, "cpu") == 0
+    assert run(*words, "tpu") == 2
     err = capfd.readouterr().err
-    assert "no visible GPU" in err
-    assert err.count("\n") == 1
+    assert "--device tpu" in err and "indices and UUIDs" in err
+    assert err.count("\n") == 1, err
 
 
 def test_a_file_without_rows_is_no_error(place, capfd):
