@@ -44,9 +44,12 @@ class FakeGraph:
     def replay(self) -> None:
         gpu = self._gpu
         gpu.host_us += gpu.launching_us
-        for us, buffer in self._nodes:
-            gpu.run(us, TIMED, buffer)
         gpu.replays += 1
+        for _ in range(gpu.kernels_before_replay):  # as torch launches for random numbers
+            gpu.run(1.0, TIMED)
+            gpu.executed.pop()
+        for us, buffer in self._nodes:
+            gpu.run(us, TIMED, buffer, graph=gpu.replays if gpu.marks_graphs else 0)
 
 
 class FakeGpu:
@@ -69,9 +72,10 @@ class FakeGpu:
         self.flushes: list[int] = []
         """How many calls had run at each flush."""
         self.replays = 0
+        self.kernels_before_replay = 0
+        self.marks_graphs = True
         self.captures = 0
         self.cannot_capture: CaptureError | None = None
-        self.on_launch: Callable[[], None] | None = None
         self._capturing: list[tuple[float, int]] | None = None
         self._inside = False
         self.released = False
@@ -89,11 +93,11 @@ class FakeGpu:
             return
         self.run(us, stream, buffer)
 
-    def run(self, us: float, stream: str, buffer: int = 0) -> None:
+    def run(self, us: float, stream: str, buffer: int = 0, graph: int = 0) -> None:
         start = max(self.busy_until[stream] + self.gap_us, self.host_us)
         self.busy_until[stream] = start + us
         if self.records is not None:
-            self.records.append(Record(start * 1000.0, (start + us) * 1000.0))
+            self.records.append(Record(start * 1000.0, (start + us) * 1000.0, graph))
         self.executed.append(buffer)
 
     # --- Accelerator
@@ -160,7 +164,7 @@ class FakeSource:
             if not records:
                 raise ActivityLostError("lost")
             records = records[:-1]
-        return [Record(r.start_ns, r.start_ns + (r.end_ns - r.start_ns) * self._scale) for r in records]
+        return [Record(r.start_ns, r.start_ns + (r.end_ns - r.start_ns) * self._scale, r.graph) for r in records]
 
     def stop(self) -> None:
         self.is_on, self._gpu.records = False, None

@@ -82,7 +82,7 @@ def opened(cupti: FakeCupti, *, cuda: str | None = "13.0", version: str = "13.0.
 
 
 def activity(kind: int, start: int, end: int) -> Any:
-    return types.SimpleNamespace(kind=kind, start=start, end=end, name="k")
+    return types.SimpleNamespace(kind=kind, start=start, end=end, name="k", graph_id=4)
 
 
 def test_cupti_collects_kernels_copies_and_fills_and_nothing_else() -> None:
@@ -96,7 +96,7 @@ def test_cupti_collects_kernels_copies_and_fills_and_nothing_else() -> None:
         activity(FakeKinds.RUNTIME, 0, 99),
         activity(FakeKinds.MEMSET, 40, 45),
     ]
-    assert source.collect() == [Record(10, 30), Record(40, 45)]
+    assert source.collect() == [Record(10, 30, 4), Record(40, 45, 4)]
     source.start()
     assert source.collect() == [] and len(cupti.enabled) == 3
     source.stop()
@@ -119,7 +119,7 @@ def test_callbacks_that_somebody_took_over_are_taken_back_for_the_next_candidate
     cupti.callbacks = (lambda: (1, 0), lambda activities: None)
     source.start()
     cupti.pending = [activity(FakeKinds.CONCURRENT_KERNEL, 10, 30)]
-    assert source.collect() == [Record(10, 30)]
+    assert source.collect() == [Record(10, 30, 4)]
 
 
 def test_why_cupti_cannot_be_used_is_said_with_what_to_do() -> None:

@@ -70,6 +70,17 @@ def test_a_call_of_several_kernels_counts_from_the_first_to_the_last(gpu: FakeGp
     assert timed(DeviceTimer(gpu, kernel(gpu)), call_of(gpu, 5.0, kernels=3)) == pytest.approx(3 * 5.0 + 2 * gpu.gap_us)
 
 
+def test_what_torch_launches_before_a_replay_is_no_part_of_a_call(gpu: FakeGpu) -> None:
+    gpu.kernels_before_replay = 2
+    assert timed(DeviceTimer(gpu, kernel(gpu)), call_of(gpu, 5.0)) == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("size", [MB, 64])
+def test_records_that_know_no_graphs_are_told_apart_by_counting(gpu: FakeGpu, size: int) -> None:
+    gpu.marks_graphs = False
+    assert timed(DeviceTimer(gpu, kernel(gpu)), call_of(gpu, 5.0, size=size)) == pytest.approx(5.0)
+
+
 def test_iterations_count_calls_and_not_replays(gpu: FakeGpu) -> None:
     for mode in (graph(), kernel(gpu)):
         timer = DeviceTimer(gpu, mode)

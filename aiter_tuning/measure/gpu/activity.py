@@ -7,7 +7,8 @@
 A call's time is the span from the start of its first piece of work to the end of its last, so that a call of several
 kernels counts the gaps between them and a host that launches slowly counts for nothing. Records carry no mark of the
 call that they belong to; since every call of a candidate does the same, they are told apart by counting, and a count
-that does not come out even means that some were lost.
+that does not come out even means that some were lost. What a graph did is marked where the source can mark it: torch
+may put kernels of its own before a replay.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class Record(NamedTuple):
 
     start_ns: float
     end_ns: float
+    graph: int = 0
+    """Which graph launched it; 0: none, or the source does not know."""
 
 
 class ActivityUnavailableError(RuntimeError):

@@ -114,7 +114,8 @@ class CuptiActivity:
     def _take(self, activities: Sequence[Any]) -> None:
         for activity in activities:
             if int(activity.kind) in self._wanted:
-                self._records.append(Record(int(activity.start), int(activity.end)))
+                graph = int(getattr(activity, "graph_id", 0))
+                self._records.append(Record(int(activity.start), int(activity.end), graph))
 
     def _dropped(self) -> int:
         count = ctypes.c_size_t(0)

@@ -264,8 +264,6 @@ class DeviceTimer:
 
     def _read_records(self, source: ActivitySource, launches: int) -> list[float]:
         gpu, launch = self._gpu, self._launch
-        if self._prelude_records is None:
-            self._prelude_records = self._count_prelude(source)
         prelude = self._prelude if self._has_prelude else None
         gpu.synchronize()
         source.start()
@@ -277,21 +275,28 @@ class DeviceTimer:
         gpu.synchronize()
         records = source.collect()
         try:
-            return spans(records, launches, self._calls_per_launch, self._prelude_records)
+            if self._graph is not None:
+                replayed = [record for record in records if record.graph]
+                if replayed:
+                    return spans(replayed, launches, self._calls_per_launch)
+            return spans(records, launches, self._calls_per_launch, self._count_prelude(source))
         except NothingTimedError:
             if not records and not self._gives_records(source):
                 raise ActivityLostError("a kernel that surely ran left no record") from None
             raise
 
     def _count_prelude(self, source: ActivitySource) -> int:
-        if not self._has_prelude:
-            return 0
-        self._gpu.synchronize()
-        source.start()
-        with self._gpu.on_stream():
-            self._prelude()
-        self._gpu.synchronize()
-        return len(source.collect())
+        """Records of what comes before each launch, counted once by doing that alone."""
+        if self._prelude_records is None:
+            self._prelude_records = 0
+            if self._has_prelude:
+                self._gpu.synchronize()
+                source.start()
+                with self._gpu.on_stream():
+                    self._prelude()
+                self._gpu.synchronize()
+                self._prelude_records = len(source.collect())
+        return self._prelude_records
 
     def _gives_records(self, source: ActivitySource) -> bool:
         source.start()
