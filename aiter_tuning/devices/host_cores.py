@@ -41,13 +41,6 @@ def reserved_cores(
     return tuple(reserved)
 
 
-def unreserved_cores(reserved: Sequence[Collection[int]], allowed: Collection[int] | None = None) -> tuple[int, ...]:
-    """The CPUs for everything that is not a lane; never none."""
-    allowed = os.sched_getaffinity(0) if allowed is None else allowed
-    taken = {cpu for cores in reserved for cpu in cores}
-    return tuple(sorted(set(allowed) - taken)) or tuple(sorted(allowed))
-
-
 def parse_cpu_list(text: str) -> frozenset[int]:
     """``0-3,8`` as the kernel writes it."""
     cpus: set[int] = set()
