@@ -31,6 +31,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aiter_tuning.devices.device import NoDeviceError
+from aiter_tuning.devices.discovery import discover
 from aiter_tuning.keys import Key
 from aiter_tuning.tuner.family import Candidate, Config, Family, Inputs, Shape, Tolerance, Work
 
@@ -101,6 +103,11 @@ def main() -> int:
     if arguments.autotune:
         return _autotune(arguments)
     parts = arguments.part or list(PARTS)
+    try:
+        discover(arguments.device)
+    except (NoDeviceError, ValueError) as error:
+        sys.stderr.write(f"--device {arguments.device}: {error}\n")
+        return 4 if isinstance(error, NoDeviceError) else 2
     if len(parts) == 1:
         figures = {parts[0]: _run_part(parts[0], arguments)}
     else:
@@ -123,7 +130,11 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
-    parser.add_argument("--device", default="cuda", help="cuda, hip, an index; cpu under TRITON_INTERPRET=1 (w1 only)")
+    parser.add_argument(
+        "--device",
+        default="cuda",
+        help="cuda, hip, an index (what times in its own process takes the first); cpu, interpreted, for w1",
+    )
     parser.add_argument(
         "--shapes",
         metavar="MxNxK,…",
@@ -135,6 +146,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=1, help="how often w1 is timed (default: 1)")
     parser.add_argument("--comparisons", type=int, default=334, help="of a kernel with itself, a shape (default: 334)")
     parser.add_argument("--blocks", type=int, default=60, help="interleaved blocks of the ground truth (default: 60)")
+    parser.add_argument("--iters", type=int, help="timed calls of a candidate at most (default: the tuner's)")
     parser.add_argument("--no_autotune", action="store_true", help="leave triton.autotune out")
     parser.add_argument("--autotune", metavar="FILE", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -155,6 +167,8 @@ def _passed_on(arguments: argparse.Namespace) -> list[str]:
     words = ["--device", arguments.device, "--shapes", shapes]
     for name in ("runs", "repeat", "comparisons", "blocks"):
         words += [f"--{name}", str(getattr(arguments, name))]
+    if arguments.iters is not None:
+        words += ["--iters", str(arguments.iters)]
     return words + (["--no_autotune"] if arguments.no_autotune else [])
 
 

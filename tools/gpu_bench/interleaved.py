@@ -34,11 +34,9 @@ class Replay:
 
         from gpu_bench.kernels import launch
 
-        ring = (
-            rings.setdefault(candidate.shape, _ring(candidate.shape))
-            if candidate.shape not in rings
-            else rings[candidate.shape]
-        )
+        ring = rings.get(candidate.shape)
+        if ring is None:
+            ring = rings[candidate.shape] = _ring(candidate.shape)
         self.calls = min(MOST_CALLS, len(ring) * math.ceil(LEAST_CALLS / len(ring)))
         self._graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream()

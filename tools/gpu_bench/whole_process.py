@@ -51,6 +51,8 @@ def tune(arguments: argparse.Namespace, cache: Path) -> tuple[float, dict[str, A
         shapes.write_text("M,N,K\n" + "".join(",".join(map(str, shape)) + "\n" for shape in arguments.shapes))
         command = ["-m", "aiter_tuning", "tune", f"{TOOL}:W1", "-i", str(shapes), "-o", f"{folder}/tuned.csv"]
         command += ["--device", arguments.device, "--json"]
+        if arguments.iters is not None:
+            command += ["--iters", str(arguments.iters)]
         seconds, output = timed("the tuner", command, environment(cache))
     summary: dict[str, Any] = json.loads(output)
     return seconds, summary
