@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aiter_tuning.measure.statistics import StopRule
+from aiter_tuning.measure.timer import TIMERS
 
 
 @dataclass(frozen=True)
@@ -43,3 +44,5 @@ class MeasurePlan:
             raise ValueError(f"warmup must be 0 or more calls, not {self.warmup!r}")
         if self.iters < 1:
             raise ValueError(f"iters must be 1 or more calls, not {self.iters!r}")
+        if self.timer not in TIMERS:
+            raise ValueError(f"there is no timer {self.timer!r}; choose from: {', '.join(sorted(TIMERS))}")

@@ -153,7 +153,7 @@ def decide(
 
 _WIDE = 2.0
 _LAUNCH_NOISE_US = 3.0
-_LAUNCHING_SHARE = 0.7
+_LAUNCHING_SHARE = 0.8
 _LEFT_US = 200.0
 
 
@@ -163,7 +163,8 @@ def is_launch_bound(device_us: float, *, event_us: float = 0.0, launching_us: fl
     Args:
         device_us: the call's latency, as the candidate's timer reads it.
         event_us: between events around a call outside a graph, where ``device_us`` is free of launching.
-        launching_us: host time to launch a call, where ``device_us`` is itself between such events.
+        launching_us: host time to launch a call, where ``device_us`` is itself between such events: a device that is
+            never waiting falls behind the host.
     """
     wide = event_us > _WIDE * device_us and event_us - device_us > _LAUNCH_NOISE_US
     return wide or launching_us > _LAUNCHING_SHARE * device_us

@@ -144,7 +144,8 @@ class Gpu:
             warnings.simplefilter("always")
             begun = False
             try:
-                graph.capture_begin(pool, capture_error_mode="thread_local")
+                # Relaxed: what only might be unsafe, such as cudaMalloc, must not cost the candidate its graph.
+                graph.capture_begin(pool, capture_error_mode="relaxed")
                 begun = True
                 body()
             except BaseException as error:

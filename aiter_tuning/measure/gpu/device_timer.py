@@ -79,7 +79,8 @@ class DeviceTimer:
         self._prelude_records: int | None = None
         self._warmup_us: list[float] = []
         self._samples: list[float] = []
-        self._launching_us: list[float] = []
+        self._launching: list[float] = []
+        """Host time of launching over device time, of each burst of single calls."""
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -241,25 +242,25 @@ class DeviceTimer:
     def _read_events_once(self, launches: int) -> tuple[list[float], bool]:
         gpu, launch, prelude = self._gpu, self._launch, self._prelude if self._has_prelude else None
         pairs = [(gpu.event(), gpu.event()) for _ in range(launches)]
-        launching_s = 0.0
         gpu.synchronize()
         with gpu.on_stream():
             stream = gpu.stream
+            began = perf_counter()
             for start, end in pairs:
                 if prelude is not None:
                     prelude()
                 start.record(stream)
-                began = perf_counter()
                 launch()
-                launching_s += perf_counter() - began
                 end.record(stream)
+            launching_us = (perf_counter() - began) * 1e6
         pairs[-1][1].synchronize()
         began = perf_counter()
         gpu.synchronize()
         left_us = (perf_counter() - began) * 1e6
-        suspicious = is_still_running(left_us, pairs[0][0].elapsed_time(pairs[-1][1]) * 1000.0)
+        timed_us = pairs[0][0].elapsed_time(pairs[-1][1]) * 1000.0
+        suspicious = is_still_running(left_us, timed_us)
         if self._graph is None:
-            self._launching_us.append(launching_s * 1e6 / launches)
+            self._launching.append(launching_us / timed_us if timed_us > 0 else math.inf)
         return [start.elapsed_time(end) * 1000.0 / self._calls_per_launch for start, end in pairs], suspicious
 
     def _read_records(self, source: ActivitySource, launches: int) -> list[float]:
@@ -319,5 +320,5 @@ class DeviceTimer:
             return False
         device_us = median(self._samples)
         if self._source is None and self._graph is None:
-            return bool(self._launching_us) and is_launch_bound(device_us, launching_us=min(self._launching_us))
+            return bool(self._launching) and is_launch_bound(1.0, launching_us=min(self._launching))
         return bool(self._warmup_us) and is_launch_bound(device_us, event_us=min(self._warmup_us))
