@@ -105,16 +105,15 @@ def test_w1_goes_on_where_it_was_killed_and_measures_nothing_twice(tmp_path):
     assert {row["status"] for row in rows} <= {"ok", "unsupported"}
 
 
-# Faults. The candidates of tools/gpu_bench/faults.py, which workers find through the parent's import path.
+# Faults. The candidates of tools/gpu_bench/faults.py; loading W1 has put its folder on the import path, which workers
+# get from this process.
 
 
 @pytest.fixture(scope="module")
 def faults():
-    sys.path.append(str(TOOL.parent))
     from gpu_bench import faults
 
-    yield faults
-    sys.path.remove(str(TOOL.parent))
+    return faults
 
 
 @pytest.fixture(scope="module")

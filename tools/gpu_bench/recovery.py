@@ -91,12 +91,11 @@ def time_recovery(arguments: argparse.Namespace) -> dict[str, Any]:
     from gpu_bench.faults import FAULTS, Fault, Noting, compile_kernels
 
     shape = arguments.shapes[0]
-    device = arguments.device if arguments.device in ("cuda", "hip") else arguments.device.split(",")
     family: Any = load_family(f"{TOOL}:W1")
     configs = [candidate.config for candidate in family.candidates({}, None)][:CANDIDATES]
     good = [RunCandidate(f"{TOOL}:W1", config) for config in configs]
     figures: dict[str, Any] = {}
-    with Pool(device, 1) as pool, tempfile.TemporaryDirectory() as folder:
+    with Pool(arguments.device, 1) as pool, tempfile.TemporaryDirectory() as folder:
         run(pool, [compile_kernels, *good], shape, Clocks(candidate_s=120.0))
         clean = run(pool, good, shape, Clocks(candidate_s=60.0))
         for fault in FAULTS:
@@ -130,6 +129,9 @@ def _account(name: str, watcher: Clocked, clean: Clocked, last: Path, following:
         raise SystemExit(f"{name} came back as {fault.status} ({fault.detail}), expected {EXPECTED[name][0]}")
     others = [index for index in watcher.results if index != MIDDLE]
     same = [i for i in others if watcher.results[i].status is clean.results[i].status]
+    for index in set(others) - set(same):
+        other = watcher.results[index]
+        print(f"{name}: its neighbour {index} is {other.status} ({other.detail}), was {clean.results[index].status}")
     off = [abs(watcher.results[i].us / clean.results[i].us - 1) * 100 for i in same if clean.results[i].us > 0]
     if name == "spins":  # from when it was handed out; the worker's clock starts a moment later
         died = watcher.started[MIDDLE] + CLOCK_S
