@@ -53,18 +53,11 @@ class Bench(NamedTuple):
     device: torch.device
     new_timer: Callable[[DeviceKind], Timer | BurstTimer]
     device_id: str
+    on_gpu: bool = False
     limits: Limits | None = None
     """Of the device, where they are known: nothing is faster."""
     ask_for_clean_worker: Callable[[str], None] = _nobody_asked
     """Told why this process should not be trusted with another candidate."""
-
-
-class _Timed(NamedTuple):
-    """What timing a candidate gave, and with which clock."""
-
-    sampled: Sampled
-    timer: str
-    flags: tuple[str, ...] = ()
 
 
 class _ComparisonError(Exception):
@@ -165,7 +158,7 @@ class _Steps:
 
     def run(self, warmup: int, iters: int, first_call_done: Callable[[], None], leader_us: float) -> Measurement:
         bench, rule = self._bench, self._bench.plan.early_stop
-        if bench.device.type != "cpu":
+        if bench.on_gpu:
             lacking = self._lacks()
             if lacking:
                 return Measurement.failed(Status.oom_preflight, lacking, us=math.inf)
@@ -192,8 +185,11 @@ class _Steps:
             start = perf_counter()
             sampled, timer_name, timer_flags = self._time(warmup, iters, leader_us)
             timing_s = perf_counter() - start
+            if not sampled.is_credible:
+                detail = f"the {timer_name} timer read {sampled.us} us in {CLOCK_TRIES} tries"
+                return Measurement.failed(Status.crash, detail, us=UNMEASURED_US)
             flags += timer_flags
-            impossible = self._impossible(sampled, timer_name, timer_flags)
+            impossible = bench.limits and self._impossible(bench.limits, sampled, timer_name, timer_flags)
             if impossible:
                 return Measurement.failed(Status.crash, impossible, us=UNMEASURED_US)
             if rule is None or not (wrong or sampled.censored or self._nothing_to_check):
@@ -265,17 +261,20 @@ class _Steps:
                 raise
             raise _ComparisonError from error
 
-    def _time(self, warmup: int, iters: int, leader_us: float) -> _Timed:
-        """Times the candidate; a clock that reads zero or nonsense is asked again."""
+    def _time(self, warmup: int, iters: int, leader_us: float) -> tuple[Sampled, str, tuple[str, ...]]:
+        """Times the candidate: what that gave, which clock it was, and what to say about it."""
         bench = self._bench
         restore = self._restore if self._writes else None
-        timer = self._new_timer()
-        if hasattr(timer, "burst"):
-            return self._time_in_bursts(cast(BurstTimer, timer), warmup, iters, restore, leader_us)
+        if bench.on_gpu:
+            timer = self._new_timer()
+            if hasattr(timer, "burst"):
+                return self._time_in_bursts(cast(BurstTimer, timer), warmup, iters, restore, leader_us)
+        else:
+            timer = bench.new_timer(bench.kind)
         sampled = Sampled(math.nan, 0)
-        for _ in range(CLOCK_TRIES):
+        for _ in range(CLOCK_TRIES):  # a clock that reads zero or nonsense is asked again
             sampled = sample(
-                timer,
+                cast(Timer, timer),
                 self._call,
                 warmup=warmup,
                 iters=iters,
@@ -286,11 +285,11 @@ class _Steps:
             if sampled.is_credible:
                 break
             warmup = 0
-        return _Timed(sampled, timer.name)
+        return sampled, timer.name, ()
 
     def _time_in_bursts(
         self, timer: BurstTimer, warmup: int, iters: int, restore: Callable[[], None] | None, leader_us: float
-    ) -> _Timed:
+    ) -> tuple[Sampled, str, tuple[str, ...]]:
         """The same with a GPU's timer, which holds copies and graphs until it is closed."""
         rule = self._bench.plan.early_stop
         sampled = Sampled(math.nan, 0)
@@ -301,7 +300,7 @@ class _Steps:
                 )
                 if sampled.is_credible:
                     break
-            return _Timed(sampled, timer.name, timer.flags)
+            return sampled, timer.name, timer.flags
         finally:
             timer.close()
             if timer.unclean:
@@ -309,16 +308,14 @@ class _Steps:
 
     def _new_timer(self) -> Timer | BurstTimer:
         bench, kwargs = self._bench, self._task.kwargs
-        if bench.device.type != "cpu" and kwargs and kwargs.get("use_cuda_event"):
+        if kwargs and kwargs.get("use_cuda_event"):
             return timer_factory("event", bench.device.type, cold_cache=bench.plan.cold_cache)(bench.kind)
         return bench.new_timer(bench.kind)
 
-    def _impossible(self, sampled: Sampled, timer: str, timer_flags: tuple[str, ...]) -> str:
-        """Why the latency can't be true; empty if nothing speaks against it."""
-        if not sampled.is_credible:
-            return f"the {timer} timer read {sampled.us} us in {CLOCK_TRIES} tries"
-        limits, work = self._bench.limits, self._work
-        if limits is None or work is None or sampled.censored:
+    def _impossible(self, limits: Limits, sampled: Sampled, timer: str, timer_flags: tuple[str, ...]) -> str:
+        """Why no device like this could be so fast; empty if nothing speaks against it."""
+        work = self._work
+        if work is None or sampled.censored:
             return ""
         narrowest = min((tensor.itemsize for tensor in tensors_in([self._call.args, self._call.kwargs])), default=1)
         return implausible(

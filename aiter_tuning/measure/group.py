@@ -83,8 +83,9 @@ class GroupBench:
         device = torch.device(torch_device)
         cache_bytes = int(on.settings.get("llc_bytes", 0)) if on is not None else 0
         new_timer = timer_factory(plan.timer, device.type, cold_cache=plan.cold_cache, cache_bytes=cache_bytes)
-        limits = limits_of(on) if on is not None and device.type != "cpu" else None
-        self._bench = Bench(plan, kind, device, new_timer, device_id, limits, self._ask_for_clean_worker)
+        on_gpu = device.type != "cpu"
+        limits = limits_of(on) if on is not None and on_gpu else None
+        self._bench = Bench(plan, kind, device, new_timer, device_id, on_gpu, limits, self._ask_for_clean_worker)
         self._owns_surroundings = surroundings is None
         self._surroundings = surroundings or Surroundings.capture()
         self._inputs: Inputs | None = None
@@ -146,7 +147,7 @@ class GroupBench:
         """Drops inputs and reference and gives their memory back."""
         self._inputs = self._reference = self._data = None
         self._inputs_of = self._reference_of = -1
-        if self._bench.device.type != "cpu":
+        if self._bench.on_gpu:
             from aiter_tuning.measure.gpu.timer_choice import release_timers
 
             release_timers()

@@ -18,7 +18,9 @@ def test_a_plan_travels_to_another_process_unchanged() -> None:
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
-@pytest.mark.parametrize("wrong", [{"err_ratio": 1.5}, {"err_ratio": -0.1}, {"iters": 0}, {"warmup": -1}, {"timer": "sundial"}])
+@pytest.mark.parametrize(
+    "wrong", [{"err_ratio": 1.5}, {"err_ratio": -0.1}, {"iters": 0}, {"warmup": -1}, {"timer": "sundial"}]
+)
 def test_a_plan_that_cannot_be_followed_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         MeasurePlan(**wrong)
