@@ -201,12 +201,12 @@ class DryRunner:
             if compiled is None or warmup:  # a hook has taken it over; the candidate only warms up itself
                 return compiled
             self._kernels.append(compiled)
+            build_launcher(compiled)  # as the driver does, before it looks at what the kernel needs
             excess = misfit(compiled.metadata, self._limits, self._target.warp_size)
             if excess is not None:  # raised where a launch would raise it, so that a candidate's fallback is taken too
                 refused = OutOfResources(*excess)
                 self._said.append(refused)
                 raise refused
-            build_launcher(compiled)
             return compiled
 
         return warm_up

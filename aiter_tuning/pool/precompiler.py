@@ -31,6 +31,7 @@ from typing import Any
 import psutil
 
 from aiter_tuning.devices.device import Device
+from aiter_tuning.devices.visibility import HIDE_ALL
 from aiter_tuning.pool.compile_book import CompileBook, Slots, State
 from aiter_tuning.pool.compile_server import Order, Place
 from aiter_tuning.pool.feed import _order
@@ -46,8 +47,6 @@ from aiter_tuning.task import Group
 FEWEST_CANDIDATES = 12
 """Below this a lane has compiled everything itself by the time the compile server has imported torch."""
 DEFAULT_TIMEOUT_S = 120.0
-NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1"}
-"""HIP takes an empty mask for none at all and looks at CUDA's; -1 hides every device from all three."""
 _PROCESS_BYTES = 1 << 30
 """What a compile process may need; fewer are started where memory is short."""
 _KILL_PATIENCE_S = 10.0
@@ -127,7 +126,7 @@ class Precompiler:
         self._book = CompileBook.create(f"{self._directory}/book", total)
         memory = int(psutil.virtual_memory().available) // _PROCESS_BYTES
         order = Order(
-            surroundings=surroundings(NO_DEVICES),
+            surroundings=surroundings(HIDE_ALL),
             gfx=devices[0].gfx,
             settings=dict(devices[0].settings),
             cores=tuple(cores),
@@ -171,7 +170,7 @@ class Precompiler:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, **NO_DEVICES, TOKEN_VARIABLE: self.token},
+            env={**os.environ, **HIDE_ALL, TOKEN_VARIABLE: self.token},
             start_new_session=True,
         )
 

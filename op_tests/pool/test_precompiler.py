@@ -1,7 +1,10 @@
 """Compiling ahead: what lands in the cache, what the lanes are told, and what trouble costs (nothing)."""
 
+import importlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import triton
 
 from aiter_tuning.devices.cpu import cpu_lanes
 from aiter_tuning.measurement import Measurement
@@ -229,6 +233,27 @@ def test_groups_are_compiled_in_the_order_in_which_lanes_take_them(precompile, t
     finish(precompiler)
     assert dear.stat().st_mtime_ns < cheap.stat().st_mtime_ns
     assert states(precompiler, 0, 1) == states(precompiler, 1, 1) == ["compiled"]
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_what_launches_kernels_is_built_ahead_too(precompile, cache, tmp_path, monkeypatch):
+    """With a driver's library that has every name and does nothing; there is no real one without a GPU."""
+    backend = Path(triton.__file__).parent / "backends" / "nvidia"
+    sources = (backend / "driver.c").read_text() + (backend / "driver.py").read_text()
+    names = set(re.findall(r"\bcu[A-Z]\w*", sources))
+    (tmp_path / "cuda.c").write_text("".join(f"int {name}(void) {{ return 999; }}\n" for name in sorted(names)))
+    library = tmp_path / "library"
+    library.mkdir()
+    command = ["gcc", "-shared", "-fPIC", "-o", str(library / "libcuda.so.1"), str(tmp_path / "cuda.c")]
+    subprocess.run(command, check=True)
+    monkeypatch.setenv("TRITON_LIBCUDA_PATH", str(library))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    precompiler = precompile([group((compiles, 64), (compiles, 128))])
+    finish(precompiler)
+    assert states(precompiler, 0, 2) == ["compiled", "compiled"]
+    assert len(list(cache.glob("*/cuda_utils*.so"))) == 1
+    has_launchers = hasattr(importlib.import_module("triton.backends.nvidia.driver"), "make_launcher")
+    assert len(list(cache.glob("*/__triton_launcher*.so"))) == (1 if has_launchers else 0)
 
 
 # When nothing is started
