@@ -328,7 +328,9 @@ class _Steps:
 
     @property
     def _work(self) -> Work | None:
-        return getattr(self._task.func, "work", None)
+        """What the candidate says about itself; an attribute that only happens to have this name says nothing."""
+        work = getattr(self._task.func, "work", None)
+        return work if hasattr(work, "workspace_bytes") else None
 
     def _lacks(self) -> str:
         """Memory that the candidate says it needs and the GPU has not."""

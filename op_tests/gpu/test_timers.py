@@ -15,6 +15,7 @@ import torch
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
+from aiter_tuning.measure import pristine
 from aiter_tuning.measure.gpu.activity import ActivityUnavailableError
 from aiter_tuning.measure.gpu.cupti_activity import CuptiActivity
 from aiter_tuning.measure.gpu.ring import bytes_of
@@ -250,6 +251,22 @@ def test_with_little_memory_the_ring_shrinks_before_anything_fails() -> None:
     finally:
         del hog
         torch.cuda.empty_cache()
+
+
+def test_inputs_are_restored_from_copies_on_the_host_where_the_device_had_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pristine, "_clone", lambda tensor: tensor.to("cpu", memory_format=torch.preserve_format))
+    monkeypatch.setattr(pristine, "_CHUNK_BYTES", 1 << 20)
+    dense = torch.arange(1 << 20, device="cuda", dtype=torch.float32).view(1024, 1024)
+    views = [dense, dense.t(), torch.ones(3, 5, device="cuda", dtype=torch.bfloat16)[:, :3]]
+    copies = pristine.Pristine(views)
+    assert not copies.find_written()
+    dense[1023, 1023] = -1
+    views[2].zero_()
+    assert copies.find_written()
+    copies.settle()
+    assert float(dense[1023, 1023]) == (1 << 20) - 1 and float(views[2].float().sum()) == 9
 
 
 # --- trust -----------------------------------------------------------------------------------------------------------

@@ -143,6 +143,19 @@ def test_a_latency_that_cannot_be_is_a_crash_with_both_numbers(on_gpu: OnGpu, ta
     assert on_gpu.run(task(Func(), **A)).status is Status.ok
 
 
+def test_an_attribute_that_only_happens_to_be_called_work_says_nothing(on_gpu: OnGpu, task: Make) -> None:
+    class Func:
+        def work(self) -> None:
+            raise AssertionError("called")
+
+        def __call__(self, a: torch.Tensor) -> torch.Tensor:
+            on_gpu.gpu.launch(100.0)
+            return a + a
+
+    on_gpu.limits = Limits({4: 1.0})
+    assert on_gpu.run(task(Func(), **A)).status is Status.ok
+
+
 def test_a_workspace_that_does_not_fit_never_launches(on_gpu: OnGpu, task: Make, monkeypatch: Any) -> None:
     class Func:
         work = Work(flops=0.0, bytes=0.0, workspace_bytes=8.0 * (1 << 30))
