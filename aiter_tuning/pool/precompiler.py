@@ -126,7 +126,8 @@ class Precompiler:
         self._book = CompileBook.create(f"{self._directory}/book", total)
         memory = int(psutil.virtual_memory().available) // _PROCESS_BYTES
         order = Order(
-            surroundings=surroundings(HIDE_ALL),
+            # With the token, which assemblers and linkers are to inherit.
+            surroundings=surroundings({**HIDE_ALL, TOKEN_VARIABLE: self.token}),
             gfx=devices[0].gfx,
             settings=dict(devices[0].settings),
             cores=tuple(cores),

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import triton
 
@@ -75,6 +76,14 @@ def precompile(spawner, tmp_path, cache):
         precompiler.close()
         if hasattr(precompiler, "token"):
             assert descendants([precompiler.token]) == []
+
+
+def is_alive(file):
+    """Whether the process whose id a candidate wrote is still there; as a zombie it is not."""
+    try:
+        return psutil.Process(int(file.read_text())).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def finish(precompiler):
@@ -157,8 +166,7 @@ def test_an_overdue_compilation_takes_its_assembler_along(precompile, tmp_path):
     file = tmp_path / "pid"
     precompiler = precompile([group((hangs, str(file)))], timeout_s=2.0)
     finish(precompiler)
-    assert file.exists()
-    assert descendants([precompiler.token]) == []
+    assert not is_alive(file) and descendants([precompiler.token]) == []
 
 
 @pytest.mark.parametrize("how", [hangs, leaves_a_session_behind])
@@ -166,11 +174,11 @@ def test_closing_ends_everything_at_once(precompile, tmp_path, how):
     file = tmp_path / "pid"
     precompiler = precompile([group((how, str(file)), (compiles, 64))])
     wait_for(file.exists, LONG_S)
-    assert len(descendants([precompiler.token])) >= 3
+    assert is_alive(file) and len(descendants([precompiler.token])) >= 3
     start = time.monotonic()
     precompiler.close()
     assert time.monotonic() - start < 2.0
-    wait_for(lambda: descendants([precompiler.token]) == [], 5)
+    wait_for(lambda: not is_alive(file) and descendants([precompiler.token]) == [], 5)
     precompiler.close()
 
 
@@ -181,6 +189,8 @@ def test_a_server_that_is_killed_takes_its_processes_along_and_nobody_notices(pr
     os.kill(precompiler.pid, signal.SIGKILL)
     finish(precompiler)
     assert verdicts(precompiler, 0, 2) == [None, None]
+    precompiler.close()
+    wait_for(lambda: not is_alive(file), 5)
 
 
 def test_nothing_outlives_a_parent_that_is_killed(tmp_path, cache):
