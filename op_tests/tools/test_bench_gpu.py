@@ -23,7 +23,8 @@ LANE = Device("fake:Fake", "gpu0", "GPU-0", "sm90", 132, "a GPU", "cuda:0")
 
 def bench(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(TOOL), *words]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    env = {**os.environ, "PYTHONPATH": path, **environment}
     return subprocess.run(command, capture_output=True, text=True, env=env)
 
 
