@@ -181,7 +181,7 @@ class GemmBf16(Family):
                         if fits(kind, tile, arch):
                             found += [
                                 _candidate(kind, tile, {**extra, **options})
-                                for options in _vendor_options(tile, device.gfx, arch)
+                                for options in _vendor_options(kind, tile, device.gfx, arch)
                             ]
         return found
 
@@ -236,11 +236,11 @@ def _splits(tile: Tile, shape: Shape, tiles: int, cu_num: int, *, every: bool) -
     ]
 
 
-def _vendor_options(tile: Tile, gfx: str, arch: Arch) -> list[dict[str, int]]:
+def _vendor_options(kind: str, tile: Tile, gfx: str, arch: Arch) -> list[dict[str, int]]:
     """Compiler options that only one vendor has: MI cards' waves, matrix instructions and packing of K."""
     if arch.vendor != "hip" or not gfx.startswith("gfx9"):
         return [{}]
-    large = tile.block_m >= 64 and tile.block_n >= 64
+    large = tile.block_m >= 64 and tile.block_n >= 64 and kind != "split_k"  # which waits for memory, not for products
     pack = {"kpack": 2} if gfx.startswith("gfx94") else {}  # gfx950 has no use for it and says so
     choices = ((0, 16), (2, 16), (0, 32)) if large else ((0, 16), (2, 16))
     return [{"waves_per_eu": waves, "matrix_instr_nonkdim": size, **pack} for waves, size in choices]
