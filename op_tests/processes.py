@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from aiter_tuning.pool.process import TOKEN_VARIABLE
+from aiter_tuning.pool.messages import TOKEN_VARIABLE
 
 
 def descendants(tokens):

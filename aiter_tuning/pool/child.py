@@ -30,11 +30,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from aiter_tuning.devices.device import DeviceKind, load_kind
+from aiter_tuning.devices.device import Device, DeviceKind, load_kind
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.board import COMPILING, INPUTS, MEASURING, OPENING, REFERENCE, Board, flags_between
 from aiter_tuning.pool.channel import Channel
+from aiter_tuning.pool.compile_book import GroupBook
 from aiter_tuning.pool.messages import (
+    TOKEN_VARIABLE,
     Adopt,
     Bind,
     BindFailed,
@@ -85,16 +87,16 @@ def _die_with(parent: int) -> None:
 
 
 def adopt(message: Adopt) -> None:
-    """Makes the parent's import path, working directory and environment ours."""
+    """Makes the parent's import path, working directory and environment ours, but for the token that is our own."""
     sys.path[:] = message.sys_path
     try:
         os.chdir(message.cwd)
     except OSError as error:
         sys.stderr.write(f"cannot enter {message.cwd}: {error}\n")
-    for name in os.environ.keys() - message.environ.keys():
+    for name in os.environ.keys() - message.environ.keys() - {TOKEN_VARIABLE}:
         del os.environ[name]
     for name, value in message.environ.items():
-        if os.environ.get(name) != value:
+        if name != TOKEN_VARIABLE and os.environ.get(name) != value:
             os.environ[name] = value
 
 
@@ -132,10 +134,11 @@ class _Server:
         self._receive = channel.receive
         self._kind: DeviceKind | None = None
         self._device_id = ""
-        self._torch_device = "cpu"
+        self._device: Device | None = None
         self._bench: Any = None
         self._surroundings: Any = None
         self._logbook: Logbook | None = None
+        self._compile_book: GroupBook | None = None
 
     def serve(self) -> None:
         surroundings, hello = self._receive()
@@ -153,7 +156,7 @@ class _Server:
         self._printed()  # what imports had to say concerns no candidate
         self._send(Ready(time.monotonic() - started))
         handlers: dict[type, Callable[[Any], None]] = {
-            Adopt: adopt,
+            Adopt: self._adopt,
             Bind: self._bind,
             Open: self._open,
             Go: self._go,
@@ -187,18 +190,20 @@ class _Server:
             self._send(BindFailed(describe(error)))
             return
         self._device_id = uuid
-        self._torch_device = message.device.torch_device
+        self._device = message.device
         self._send(Bound(uuid, time.monotonic() - started))
 
     def _open(self, message: Open) -> None:
         self._post(OPENING)
         self._close(None)
         assert self._kind is not None
+        assert self._device is not None
         try:
             from aiter_tuning.measure.group import GroupBench
 
             payload: GroupPayload = pickle.loads(message.payload)
             self._logbook = payload.logbook
+            self._compile_book = payload.slots.open() if payload.slots is not None else None
             self._bench = GroupBench(
                 [MpTunerTask(*task) for task in payload.tasks],
                 payload.inputs_ids,
@@ -206,7 +211,8 @@ class _Server:
                 payload.data,
                 payload.plan,
                 self._kind,
-                self._torch_device,
+                self._device.torch_device,
+                on=self._device,
                 device_id=self._device_id,
                 surroundings=self._captured_surroundings(),
             )
@@ -218,6 +224,9 @@ class _Server:
         bench, self._bench = self._bench, None
         if bench is not None:
             bench.close()
+        book, self._compile_book = self._compile_book, None
+        if book is not None:
+            book.close()
 
     def _go(self, message: Go) -> None:
         if self._bench is None:  # OpenFailed is under way and has settled the group
@@ -245,6 +254,9 @@ class _Server:
 
         if log is not None:
             _written(log.started, index, attempt)
+        said = self._compile_book.take(index) if self._compile_book is not None else None
+        if said is not None:  # the compiler has spoken already; asking it again could cost this process
+            return self._conclude(index, replace(said, attempt=attempt, device=self._device_id), None)
         unprepared: Measurement | None = bench.prepare(index, announce)
         if unprepared is not None:
             leaving = bench.fault is not None
@@ -257,11 +269,15 @@ class _Server:
         flags = flags_between(before, self._circumstances())
         if flags or attempt != 1:
             measurement = replace(measurement, attempt=attempt, flags=measurement.flags + flags)
+        return self._conclude(index, measurement, fault)
+
+    def _conclude(self, index: int, measurement: Measurement, fault: BaseException | None) -> Measurement | None:
+        """Writes and tells the verdict; None when the parent has to decide how to go on."""
         final = fault is None and measurement.status is not Status.oom_runtime
-        if final and log is not None:
-            _written(log.finished, index, measurement)
+        if final and self._logbook is not None:
+            _written(self._logbook.finished, index, measurement)
         self._send(Measured(index, measurement, fault is not None, self._printed()))
-        self._leave_if(fault is not None)
+        self._leave_if(fault is not None or bool(self._bench.unclean))
         return measurement if final else None
 
     def _printed(self) -> str:
@@ -272,7 +288,7 @@ class _Server:
         return take_output(self._output)
 
     def _leave_if(self, leaving: bool) -> None:
-        if leaving:  # every later answer from this context would be a lie
+        if leaving:  # every later answer from this process would be a lie, or could be one
             os._exit(0)
 
 

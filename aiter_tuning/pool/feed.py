@@ -10,9 +10,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from aiter_tuning.pool.compile_book import Slots
 from aiter_tuning.pool.ledger import Ledger, OnFault
 from aiter_tuning.pool.messages import GroupPayload
 from aiter_tuning.pool.pickling import dumps
@@ -44,11 +45,21 @@ class Feed:
         on_fault: see :class:`~aiter_tuning.pool.ledger.Ledger`.
         retries: see there.
         ahead: how many groups to make ready before a lane asks.
+        slots: where the candidates of a group that is compiled ahead stand in the compile book.
     """
 
-    def __init__(self, groups: Sequence[Group], plan: Any, on_fault: OnFault, retries: int, ahead: int) -> None:
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        plan: Any,
+        on_fault: OnFault,
+        retries: int,
+        ahead: int,
+        slots: Callable[[int], Slots | None] = lambda number: None,
+    ) -> None:
         self._groups = groups
         self._plan = plan
+        self._slots = slots
         self._on_fault: OnFault = on_fault
         self._retries = retries
         self._ahead = ahead
@@ -72,7 +83,7 @@ class Feed:
 
     def again(self, number: int, ledger: Ledger) -> Work:
         """A group that was taken before, for another worker."""
-        return Work(number, ledger, *self._pickle(ledger.group))
+        return Work(number, ledger, *self._pickle(number, ledger.group))
 
     def give_back(self, number: int, ledger: Ledger) -> None:
         """The lane cannot go on with it."""
@@ -93,9 +104,11 @@ class Feed:
         ledger = Ledger(self._groups[number], on_fault=self._on_fault, retries=self._retries)
         self._ready.append(self.again(number, ledger))
 
-    def _pickle(self, group: Group) -> tuple[bytes | None, str]:
+    def _pickle(self, number: int, group: Group) -> tuple[bytes | None, str]:
         tasks = tuple((None, *task[1:]) for task in group.tasks)  # the worker has no use for the caller's names
-        payload = GroupPayload(tasks, group.inputs_ids, group.reference_ids, group.data, self._plan, group.logbook)
+        payload = GroupPayload(
+            tasks, group.inputs_ids, group.reference_ids, group.data, self._plan, group.logbook, self._slots(number)
+        )
         try:
             return dumps(payload), ""
         except Exception as error:  # whatever the caller's objects raise while they are pickled

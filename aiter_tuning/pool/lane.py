@@ -120,9 +120,13 @@ class Lane:
 
     @property
     def phase(self) -> str:
-        """Where the candidate is, in the ledger's words."""
+        """Where the next candidate is, in the ledger's words."""
         posted = self.posted
-        if posted is None:
+        if posted is None or self.ledger is None:
+            return "handed"
+        if posted.phase == "opening":
+            return "opening"
+        if posted.candidate != self.ledger.next:  # it has answered for that one and not begun the next
             return "handed"
         return "candidate" if posted.phase in ("compiling", "measuring") else posted.phase
 

@@ -7,7 +7,11 @@ from typing import Any, NamedTuple
 
 from aiter_tuning.devices.device import Device
 from aiter_tuning.measurement import Measurement
+from aiter_tuning.pool.compile_book import Slots
 from aiter_tuning.task import Logbook
+
+TOKEN_VARIABLE = "AITER_TUNING_WORKER"
+"""In the environment of a worker and of all that it starts, so that they can be found when it is gone."""
 
 # parent → worker
 
@@ -53,6 +57,8 @@ class GroupPayload(NamedTuple):
     data: Mapping[str, Any] | None
     plan: Any
     logbook: Logbook | None
+    slots: Slots | None = None
+    """Where the compiler's verdicts on its candidates are, if they are compiled ahead."""
 
 
 class Go(NamedTuple):

@@ -23,6 +23,7 @@ from aiter_tuning.pool.board import STANDBY, bits_of
 from aiter_tuning.pool.lane import KILL_PATIENCE_S, MOST_FAILED_STARTS, Lane
 from aiter_tuning.pool.ledger import OnFault
 from aiter_tuning.pool.messages import Bind, Hello
+from aiter_tuning.pool.precompiler import Precompiler
 from aiter_tuning.pool.process import WorkerProcess, surroundings
 from aiter_tuning.pool.watcher import NO_CLOCKS, Clocks, RunOutcome, Watcher
 from aiter_tuning.task import Group
@@ -101,6 +102,7 @@ class Pool:
         watcher: Watcher | None = None,
         budget_s: float | None = None,
         quiet_start: bool = False,
+        precompile: bool = False,
     ) -> RunOutcome:
         """Measures every candidate of every group; verdicts go to the ``watcher``, each exactly once.
 
@@ -117,6 +119,8 @@ class Pool:
             budget_s: seconds after which the run ends with what it has.
             quiet_start: whether to wait, ten seconds at most, until standbys have done their imports on the cores that
                 are measured on.
+            precompile: whether spare cores compile coming candidates meanwhile: only where their functions may be
+                called on meta tensors. It changes no result.
 
         Raises:
             RuntimeError: the pool is closed, or busy with another run.
@@ -129,7 +133,7 @@ class Pool:
             raise RuntimeError("this pool is busy with another run; use one pool for each thread")
         try:
             return Run(
-                self, groups, plan, clocks, on_fault, retries, watcher or Watcher(), budget_s, quiet_start
+                self, groups, plan, clocks, on_fault, retries, watcher or Watcher(), budget_s, quiet_start, precompile
             ).loop()
         finally:
             self.stop_requested = False
@@ -196,6 +200,10 @@ class Pool:
         del self._standbys[key]
         return standby
 
+    def precompiler(self, groups: Sequence[Group]) -> Precompiler:
+        """What compiles the groups' candidates ahead; the run that it is for closes it."""
+        return Precompiler(groups, self.devices, self._spawner, self.directory)
+
     def bind(self, lane: Lane) -> None:
         """The worker has imported everything; now it takes the device."""
         assert lane.worker is not None
@@ -227,7 +235,9 @@ class Pool:
             worker.board.surround(standby | bits_of(self.monitor.flags(lane.device)))
 
     def standby_starting(self, lane: Lane) -> bool:
-        """Whether a standby is importing on cores that the lane measures on."""
+        """Whether a standby is importing on cores that the lane measures on; a GPU's timings do not mind."""
+        if lane.device.torch_device != "cpu":
+            return False
         return any(
             not standby.ready
             and (not standby.cores or not lane.device.cores or set(standby.cores) & set(lane.device.cores))

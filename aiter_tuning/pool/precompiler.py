@@ -35,9 +35,9 @@ from aiter_tuning.devices.visibility import HIDE_ALL
 from aiter_tuning.pool.compile_book import CompileBook, Slots, State
 from aiter_tuning.pool.compile_server import Order, Place
 from aiter_tuning.pool.feed import _order
+from aiter_tuning.pool.messages import TOKEN_VARIABLE
 from aiter_tuning.pool.pickling import dumps
 from aiter_tuning.pool.process import (
-    TOKEN_VARIABLE,
     _interpreter_flags,
     _kill_by_token,
     surroundings,
@@ -126,8 +126,7 @@ class Precompiler:
         self._book = CompileBook.create(f"{self._directory}/book", total)
         memory = int(psutil.virtual_memory().available) // _PROCESS_BYTES
         order = Order(
-            # With the token, which assemblers and linkers are to inherit.
-            surroundings=surroundings({**HIDE_ALL, TOKEN_VARIABLE: self.token}),
+            surroundings=surroundings(HIDE_ALL),
             gfx=devices[0].gfx,
             settings=dict(devices[0].settings),
             cores=tuple(cores),

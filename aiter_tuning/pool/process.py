@@ -27,10 +27,9 @@ import psutil
 
 from aiter_tuning.pool.board import Board
 from aiter_tuning.pool.channel import Channel
-from aiter_tuning.pool.messages import Adopt, Hello
+from aiter_tuning.pool.messages import TOKEN_VARIABLE, Adopt, Hello
 from aiter_tuning.pool.output import read_output
 
-TOKEN_VARIABLE = "AITER_TUNING_WORKER"
 _MOST_OUTPUT_BYTES = 64 << 20
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])

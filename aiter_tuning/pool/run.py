@@ -59,13 +59,16 @@ class Run:
         watcher: Watcher,
         budget_s: float | None,
         quiet_start: bool,
+        precompile: bool,
     ) -> None:
         self._pool = pool
         self._clocks = clocks
         self._watcher = watcher
         self._budget_at = math.inf if budget_s is None else time.monotonic() + budget_s
         self._quiet_until = time.monotonic() + _QUIET_START_S if quiet_start else 0.0
-        self._feed = Feed(groups, plan, on_fault, retries, ahead=len(pool.lanes))
+        self._precompiler = pool.precompiler(groups) if precompile else None
+        slots = self._precompiler.slots if self._precompiler is not None else lambda number: None
+        self._feed = Feed(groups, plan, on_fault, retries, ahead=len(pool.lanes), slots=slots)
         self._stopping = False
         self._next_tick = time.monotonic() + watcher.tick_s
         self._handlers: dict[type, Callable[[Lane, Any], None]] = {
@@ -103,6 +106,9 @@ class Run:
         except BaseException:
             self._kill_busy_lanes()
             raise
+        finally:
+            if self._precompiler is not None:
+                self._precompiler.close()
 
     def _is_quiet(self, lane: Lane) -> bool:
         """Whether the first standby has done its imports, so that they are not timed along; not waited for for ever."""

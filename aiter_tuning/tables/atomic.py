@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -24,6 +25,8 @@ def atomic_write(path: str | os.PathLike[str], text: str) -> None:
             nothing is left beside it.
     """
     target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():  # a rename would put a file in the place of a device or a pipe
+        raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         _write_new(temporary, text.encode(), _mode_of(target))

@@ -130,6 +130,8 @@ def check_writable(path: Path, flag: str) -> None:
     directory = path.parent
     if path.is_dir():
         raise UsageError(f"{flag} {path}: is a directory; expected a file")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{flag} {path}: is a device or a pipe; expected a file")
     if not directory.is_dir():
         raise UsageError(f"{flag} {path}: cannot be written, there is no directory {directory}; create it first")
     if path.exists() and not os.access(path, os.W_OK):

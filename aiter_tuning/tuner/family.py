@@ -82,6 +82,9 @@ class Family(ABC):
     tolerance: ClassVar[Tolerance] = Tolerance()
     outputs: ClassVar[Sequence[str]] = ()
     """Which of the inputs are written; they are filled with NaN before each checked call."""
+    precompiles: ClassVar[bool] = False
+    """Whether ``run`` may be called on meta tensors, without a device, so that its Triton kernels are compiled before a
+    lane needs them; see :mod:`aiter_tuning.measure.dry_run`. Where that fails a candidate compiles in its lane."""
     arg_defaults: ClassVar[Mapping[str, Any]] = {}
     """Flags whose default differs for this family, by their long name: ``{"sort": True}``."""
 

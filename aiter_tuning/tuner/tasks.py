@@ -49,6 +49,8 @@ class RunCandidate:
 
     family: str
     config: Mapping[str, Any]
+    work: Work | None = None
+    """For the memory that it needs, and for latencies that cannot be."""
 
     def __call__(self, inputs: Inputs) -> Any:
         return load_family(self.family).run(inputs, self.config)
@@ -85,7 +87,7 @@ class FamilyTasks:
                 info=(key, candidate.kernel_id, candidate.split_k, candidate.name),
                 gen_data=self._make_inputs,
                 gen_args=(shape, self.seed),
-                func=self._run(self.reference, dict(candidate.config)),
+                func=self._run(self.reference, dict(candidate.config), plan.work),
                 args=(ALL_INPUTS,),
                 kwargs=self.kwargs,
                 ref_func=self._make_reference,

@@ -48,7 +48,8 @@ from aiter_tuning.tuner.resume import remaining_work
 from aiter_tuning.tuner.tasks import FamilyTasks, ShapeGroups
 from aiter_tuning.tuning_policy import SAMPLE_SEED
 
-TIMER = "wall"
+COMPILE_TIMEOUT_S = 300.0
+"""For a first call of families that compile."""
 
 
 @dataclass(frozen=True)
@@ -272,15 +273,23 @@ class TunerCommon:
             early_stop=StopRule(),
             warmup=arguments.warmup,
             iters=arguments.iters,
-            timer=TIMER,
+            timer=_timer(pool.devices[0]),
         )
         try:
             recorder.conclude_resumed()
             outcome = RunOutcome(RunEnd.interrupted) if self._stop else RunOutcome(RunEnd.done)
             if len(groups) and not self._stop:
-                clocks = Clocks(group_s=arguments.timeout, candidate_s=arguments.candidate_timeout)
+                compile_s = COMPILE_TIMEOUT_S if self.family.precompiles else None
+                clocks = Clocks(arguments.timeout, arguments.candidate_timeout, compile_s)
                 outcome = pool.run(
-                    groups, plan, clocks, on_fault="continue", watcher=recorder, budget_s=budget_s, quiet_start=True
+                    groups,
+                    plan,
+                    clocks,
+                    on_fault="continue",
+                    watcher=recorder,
+                    budget_s=budget_s,
+                    quiet_start=True,
+                    precompile=self.family.precompiles,
                 )
             recorder.conclude_rest()
             recorder.publish_all()
@@ -303,7 +312,7 @@ class TunerCommon:
                 iters=arguments.iters,
                 err_ratio=arguments.err_ratio,
                 seed=SAMPLE_SEED,
-                timer=TIMER,
+                timer=_timer(work.device),
             )
         )
 
@@ -359,3 +368,8 @@ def _advice(outcome: RunOutcome, shapes: Iterable[ShapeOutcome]) -> str:
     if outcome.end is RunEnd.budget:
         return f"the budget is used up: {left}" if incomplete else ""
     return left if incomplete else ""
+
+
+def _timer(device: Device) -> str:
+    """The host's clock on a CPU, elsewhere the best that works there."""
+    return "wall" if device.torch_device == "cpu" else "auto"

@@ -105,6 +105,24 @@ def test_a_worker_killed_between_groups_costs_nothing(one_lane):
     assert ask()[0].status == "ok"
 
 
+def test_a_worker_that_dies_after_its_answer_costs_the_next_candidate_nothing(one_lane):
+    class Ahead(Watcher):
+        run_ahead = True
+
+        def __init__(self):
+            self.seen = []
+
+        def measured(self, group, index, measurement, *, logged):
+            self.seen.append((index, str(measurement.status), measurement.attempt))
+            if index == 0:  # the worker has gone on by itself: kill it while it waits to begin, or has begun, the next
+                os.kill(one_lane.lanes[0].worker.pid, signal.SIGKILL)
+
+    watcher = Ahead()
+    group = Group(tuple(task(("s", i), right) for i in range(3)), (0, 1, 2))
+    one_lane.run([group], MeasurePlan(), watcher=watcher)
+    assert [(index, status) for index, status, _ in watcher.seen] == [(0, "ok"), (1, "ok"), (2, "ok")]
+
+
 def test_a_worker_killed_while_starting_is_replaced():
     with Pool(small_lanes(1)) as pool:
         os.kill(pool.lanes[0].worker.pid, signal.SIGKILL)

@@ -88,3 +88,12 @@ def test_a_killed_writer_leaves_a_whole_file(tmp_path, program):
         text = path.read_text()
         assert len(text) == 40_000
         assert len(set(text)) == 1
+
+
+def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="no regular file"):
+        atomic_write(pipe, "text")
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

@@ -31,7 +31,7 @@ class ScriptedPool:
     def request_stop(self):
         self.stop_requested = True
 
-    def run(self, groups, plan, clocks, *, on_fault, watcher, budget_s, quiet_start):
+    def run(self, groups, plan, clocks, *, on_fault, watcher, budget_s, quiet_start, precompile):
         self.seen = {"plan": plan, "clocks": clocks, "on_fault": on_fault, "budget_s": budget_s}
         for number in range(len(groups)):
             group = groups[number]

@@ -185,7 +185,7 @@ def gemm_split_k(
 @triton.jit
 def add_partials(partials, bias, c, m, n, stride_c, split_k: tl.constexpr, has_bias: tl.constexpr, block: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    size = m.to(tl.int64) * n
+    size = tl.full((), 1, tl.int64) * m * n  # m may be specialised to the number 1, which has no methods
     inside = at < size
     sums = tl.zeros((block,), dtype=tl.float32)
     for part in tl.static_range(split_k):
