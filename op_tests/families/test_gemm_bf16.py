@@ -131,13 +131,13 @@ family, gfx = GemmBf16(), sys.argv[1]
 device = Device("fake:Fake", "gpu0", "GPU-0", gfx, 132, "a GPU", "cuda:0")
 tasks = FamilyTasks(family, "aiter_tuning.families.gemm_bf16:GemmBf16", seed=0, kwargs={})
 chosen = {}
-for m in (16, 4096):
+for m in (1, 16, 4096):  # of 1, Triton makes a constant
     plan = plan_shape(family, {"M": m, "N": 4096, "K": 4096, "dtype": "bf16", "bias": True}, device)
     for candidate in plan.candidates:
         if candidate.name != "linear":
-            chosen.setdefault((candidate.config["kernel"], candidate.config["block_m"] >= 64), (plan, candidate))
+            chosen.setdefault((candidate.config["kernel"], candidate.config["block_m"] >= 64, m == 1), (plan, candidate))
 with DryRunner(target_of(gfx), limits_of(gfx)) as runner:
-    for (kind, _), (plan, candidate) in chosen.items():
+    for (kind, *_), (plan, candidate) in chosen.items():
         done = runner.run(tasks.group(plan, [candidate]).tasks[0])
         if done.outcome != "compiled":
             print(candidate.name, done.outcome, done.detail)
@@ -145,7 +145,7 @@ with DryRunner(target_of(gfx), limits_of(gfx)) as runner:
         tile = Tile(**{name: candidate.config[name] for name in Tile._fields})
         if shared_bytes(kind, tile, arch_of(gfx)) > done.kernels[0].shared_bytes:
             print(candidate.name, "needs", done.kernels[0].shared_bytes, "was thought to need more")
-print("compiled", *sorted({kind for kind, _ in chosen}))
+print("compiled", *sorted({kind for kind, *_ in chosen}))
 """
 
 
