@@ -92,8 +92,17 @@ def mp_tuner(
     plan = MeasurePlan(err_ratio=err_ratio, fast_mode=fast_mode)
     clocks = Clocks(timeout, candidate_timeout, compile_timeout)
     _check_arguments(mp_num, clocks, on_fault, retries)
-    if not len(tasks):
+    if not isinstance(tasks, Sequence):
+        raise ValueError(f"tasks is a list of tuples, not a {type(tasks).__name__}")
+    if result_callback is not None and not callable(result_callback):
+        raise ValueError(f"result_callback is called with each result; a {type(result_callback).__name__} cannot be")
+    if pool is not None and not isinstance(pool, Pool):
+        raise ValueError(f"pool is an open Pool, not a {type(pool).__name__}")
+    if pool is not None and devices is not None:
+        raise ValueError("pool has devices of its own: leave devices out, or pool")
+    if not tasks:
         return []
+    _check_in_datas(in_datas)
     checked = [as_task(task, position) for position, task in enumerate(tasks)]
     if not fast_mode:
         _require_references(checked)
@@ -120,13 +129,23 @@ def mp_tuner(
 def _check_arguments(mp_num: int, clocks: Clocks, on_fault: str, retries: int) -> None:
     if isinstance(mp_num, bool) or not isinstance(mp_num, int):
         raise ValueError(f"mp_num is a whole number of lanes, not {mp_num!r}")
-    for name, seconds in zip(("timeout", "candidate_timeout", "compile_timeout"), clocks, strict=True):
-        if seconds is not None and not seconds > 0:
+    given: tuple[object, ...] = tuple(clocks)
+    for name, seconds in zip(("timeout", "candidate_timeout", "compile_timeout"), given, strict=True):
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
             raise ValueError(f"{name} must be above 0 seconds, or None for no clock; not {seconds!r}")
     if on_fault not in ("abandon", "continue"):
         raise ValueError(f"on_fault is 'abandon' or 'continue', not {on_fault!r}")
     if retries < 0:
         raise ValueError(f"retries must be 0 or more, not {retries!r}")
+
+
+def _check_in_datas(in_datas: object) -> None:
+    if not isinstance(in_datas, Sequence):
+        raise ValueError(f"in_datas is a list of (n, data), one for each shape, not a {type(in_datas).__name__}")
+    for position, entry in enumerate(in_datas):
+        pair = isinstance(entry, tuple | list) and len(entry) == 2
+        if not pair or isinstance(entry[0], bool) or not isinstance(entry[0], int):
+            raise ValueError(f"in_datas[{position}] is {entry!r}; expected (number of candidates, data or None)")
 
 
 def _require_references(tasks: Sequence[MpTunerTask]) -> None:

@@ -11,6 +11,8 @@ import errno
 import re
 from enum import StrEnum
 
+_MOST_TEXT = 20_000
+"""Characters of a message that are looked at: a candidate may raise with megabytes."""
 DETAIL_LIMIT = 500
 """Longest ``detail``, in characters; longer ones end in ``...``."""
 
@@ -86,7 +88,7 @@ def is_device_fault(error: BaseException) -> bool:
     By text (illegal access, misaligned address, device assert, launch failure, HSA and HIP spellings) and by type:
     torch's ``AcceleratorError`` is a fault unless it only says that memory ran out or that a launch was refused.
     """
-    text = str(error)
+    text = str(error)[:_MOST_TEXT]
     if _FAULT_TEXT.search(text):
         return True
     return "AcceleratorError" in type_names(error) and not (_OOM_TEXT.search(text) or _UNSUPPORTED_TEXT.search(text))
@@ -100,7 +102,7 @@ def classify(error: BaseException, *, launched: bool = True) -> Status:
         launched: False while inputs or reference were being made; the candidate is then not to blame, so only memory
             and everything else (``crash``) are told apart.
     """
-    names, text = type_names(error), str(error)
+    names, text = type_names(error), str(error)[:_MOST_TEXT]
     if is_device_fault(error):
         return Status.crash
     out_of_memory = bool(names & _OOM_TYPES) or _OOM_TEXT.search(text) is not None
@@ -128,7 +130,7 @@ def one_line(text: str, limit: int = DETAIL_LIMIT) -> str:
 def describe(error: BaseException, limit: int = DETAIL_LIMIT) -> str:
     """``"ValueError: message"`` on one line; just the type's name where there is no message."""
     try:
-        message = one_line(str(error), 10 * limit)
+        message = one_line(str(error)[:_MOST_TEXT], 10 * limit)
     except Exception:  # a candidate's exception class may itself be broken
         message = "<its message could not be read>"
     name = type(error).__name__

@@ -12,6 +12,7 @@ import _signal  # type: ignore[import-not-found]  # typeshed leaves it out
 import contextlib
 import gc
 import os
+import resource
 import signal
 import sys
 import warnings
@@ -49,6 +50,12 @@ def _environment() -> dict[Any, Any]:
     """The environment as os.environ stores it: comparing that takes 0.3 us, decoding it a hundred times as long."""
     stored: dict[Any, Any] | None = getattr(os.environ, "_data", None)
     return dict(os.environ) if stored is None else stored
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)  # it can only be read by setting it
+    os.umask(mask)
+    return mask
 
 
 def _affinity() -> frozenset[int] | set[int]:
@@ -107,6 +114,9 @@ class Surroundings:
         self._kept = tuple(
             None if identity is None else os.dup(fd) for fd, identity in zip(_OUTPUTS, self._outputs, strict=True)
         )
+        self._umask = _umask()
+        self._priority = os.getpriority(os.PRIO_PROCESS, 0)
+        self._file_size = resource.getrlimit(resource.RLIMIT_FSIZE)
         self._path = list(sys.path)
         self._filters = list(warnings.filters)
         self._affinity = _affinity()
@@ -146,6 +156,12 @@ class Surroundings:
         if sys.stdout is not self._stdout or sys.stderr is not self._stderr:
             found.append("sys.stdout")
             sys.stdout, sys.stderr = self._stdout, self._stderr
+        if _umask() != self._umask:
+            self._try("umask", found, lambda: os.umask(self._umask))
+        if os.getpriority(os.PRIO_PROCESS, 0) != self._priority:
+            self._try("priority", found, lambda: os.setpriority(os.PRIO_PROCESS, 0, self._priority))
+        if resource.getrlimit(resource.RLIMIT_FSIZE) != self._file_size:
+            self._try("file_size", found, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, self._file_size))
         if sys.path != self._path:
             self._try("sys.path", found, lambda: sys.path.__setitem__(slice(None), self._path))
         if warnings.filters != self._filters:

@@ -31,7 +31,7 @@ from dataclasses import replace
 from typing import Any
 
 from aiter_tuning.devices.device import Device, DeviceKind, load_kind
-from aiter_tuning.measurement import Measurement
+from aiter_tuning.measurement import UNMEASURED_US, Measurement
 from aiter_tuning.pool.board import COMPILING, INPUTS, MEASURING, OPENING, REFERENCE, Board, flags_between
 from aiter_tuning.pool.channel import Channel
 from aiter_tuning.pool.compile_book import GroupBook
@@ -50,12 +50,15 @@ from aiter_tuning.pool.messages import (
     OpenFailed,
     Ready,
     Unprepared,
+    Unsendable,
 )
 from aiter_tuning.pool.output import take_output
 from aiter_tuning.status import Status, describe
 from aiter_tuning.task import Logbook, LogbookError, MpTunerTask
 
 _PR_SET_PDEATHSIG = 1
+_NO_TASK = MpTunerTask(None, None, (), len, (), {}, None, (), {}, None)
+"""In the place of a task that is loaded when it is its turn."""
 
 
 def main() -> None:
@@ -130,6 +133,7 @@ class _Server:
         self._output = os.dup(1)
         self._post = board.post
         self._circumstances = board.circumstances
+        self._pipe = channel.fileno()
         self._send = channel.send
         self._receive = channel.receive
         self._kind: DeviceKind | None = None
@@ -138,6 +142,8 @@ class _Server:
         self._bench: Any = None
         self._surroundings: Any = None
         self._logbook: Logbook | None = None
+        self._tasks: list[MpTunerTask] = []
+        self._unloaded: dict[int, bytes | Unsendable] = {}
         self._compile_book: GroupBook | None = None
 
     def serve(self) -> None:
@@ -202,10 +208,12 @@ class _Server:
             from aiter_tuning.measure.group import GroupBench
 
             payload: GroupPayload = pickle.loads(message.payload)
+            self._unloaded = {i: task for i, task in enumerate(payload.tasks) if isinstance(task, bytes | Unsendable)}
+            self._tasks = [_NO_TASK if i in self._unloaded else MpTunerTask(*t) for i, t in enumerate(payload.tasks)]
             self._logbook = payload.logbook
             self._compile_book = payload.slots.open() if payload.slots is not None else None
             self._bench = GroupBench(
-                [MpTunerTask(*task) for task in payload.tasks],
+                self._tasks,
                 payload.inputs_ids,
                 payload.reference_ids,
                 payload.data,
@@ -257,6 +265,11 @@ class _Server:
         said = self._compile_book.take(index) if self._compile_book is not None else None
         if said is not None:  # the compiler has spoken already; asking it again could cost this process
             return self._conclude(index, replace(said, attempt=attempt, device=self._device_id), None)
+        if index in self._unloaded:
+            self._post(COMPILING, index)
+            failure = self._load(index)
+            if failure:
+                return self._conclude(index, Measurement.failed(Status.crash, failure, us=UNMEASURED_US), None)
         unprepared: Measurement | None = bench.prepare(index, announce)
         if unprepared is not None:
             leaving = bench.fault is not None
@@ -271,14 +284,37 @@ class _Server:
             measurement = replace(measurement, attempt=attempt, flags=measurement.flags + flags)
         return self._conclude(index, measurement, fault)
 
+    def _load(self, index: int) -> str:
+        """Loads a task that travelled apart from the others; why it cannot be, if it cannot."""
+        packed = self._unloaded[index]
+        if isinstance(packed, Unsendable):
+            return f"it cannot be sent to a worker: {packed.detail}"
+        try:
+            self._tasks[index] = MpTunerTask(*pickle.loads(packed))
+        except BaseException as error:  # whatever the user's module or object raises
+            return f"it cannot be loaded in a worker: {describe(error)}"
+        del self._unloaded[index]
+        return ""
+
     def _conclude(self, index: int, measurement: Measurement, fault: BaseException | None) -> Measurement | None:
         """Writes and tells the verdict; None when the parent has to decide how to go on."""
         final = fault is None and measurement.status is not Status.oom_runtime
         if final and self._logbook is not None:
+            self._leave_if(
+                not self._can_answer()
+            )  # a verdict on file that the parent never hears of would be a second one
             _written(self._logbook.finished, index, measurement)
         self._send(Measured(index, measurement, fault is not None, self._printed()))
         self._leave_if(fault is not None or bool(self._bench.unclean))
         return measurement if final else None
+
+    def _can_answer(self) -> bool:
+        """Whether the pipe is still open: a candidate may have closed every descriptor."""
+        try:
+            os.fstat(self._pipe)
+        except OSError:
+            return False
+        return True
 
     def _printed(self) -> str:
         """What was printed since the last time, and the file is empty again."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from aiter_tuning.pool.compile_book import Slots
 from aiter_tuning.pool.ledger import Ledger, OnFault
-from aiter_tuning.pool.messages import GroupPayload
+from aiter_tuning.pool.messages import GroupPayload, Unsendable
 from aiter_tuning.pool.pickling import dumps
 from aiter_tuning.status import describe
 from aiter_tuning.task import Group
@@ -83,7 +83,7 @@ class Feed:
 
     def again(self, number: int, ledger: Ledger) -> Work:
         """A group that was taken before, for another worker."""
-        return Work(number, ledger, *self._pickle(number, ledger.group))
+        return Work(number, ledger, *self._pickle(number, ledger))
 
     def give_back(self, number: int, ledger: Ledger) -> None:
         """The lane cannot go on with it."""
@@ -104,15 +104,32 @@ class Feed:
         ledger = Ledger(self._groups[number], on_fault=self._on_fault, retries=self._retries)
         self._ready.append(self.again(number, ledger))
 
-    def _pickle(self, number: int, group: Group) -> tuple[bytes | None, str]:
-        tasks = tuple((None, *task[1:]) for task in group.tasks)  # the worker has no use for the caller's names
-        payload = GroupPayload(
-            tasks, group.inputs_ids, group.reference_ids, group.data, self._plan, group.logbook, self._slots(number)
-        )
-        try:
-            return dumps(payload), ""
-        except Exception as error:  # whatever the caller's objects raise while they are pickled
-            return None, describe(error)
+    def _pickle(self, number: int, ledger: Ledger) -> tuple[bytes | None, str]:
+        group = ledger.group
+        tasks: tuple[Any, ...] = tuple((None, *task[1:]) for task in group.tasks)  # the caller's names stay here
+        while True:
+            payload = GroupPayload(
+                tuple(map(_apart, tasks)) if ledger.apart else tasks,
+                group.inputs_ids,
+                group.reference_ids,
+                group.data,
+                self._plan,
+                group.logbook,
+                self._slots(number),
+            )
+            try:
+                return dumps(payload), ""
+            except Exception as error:  # whatever the caller's objects raise while they are pickled
+                if ledger.apart:
+                    return None, describe(error)
+                ledger.apart = True  # whichever of them it is, the others are to be measured
+
+
+def _apart(task: tuple[Any, ...]) -> bytes | Unsendable:
+    try:
+        return dumps(task)
+    except Exception as error:
+        return Unsendable(describe(error))
 
 
 def _order(groups: Sequence[Group]) -> Sequence[int]:

@@ -47,6 +47,8 @@ class Ledger:
         self._stranger_kills: set[object] = set()
         self._lost_handovers = 0
         self._oom_retried: set[int] = set()
+        self.apart = False
+        """Whether its tasks travel one by one, because together they could not be sent or loaded."""
         self.leader_us = math.inf
         """Latency of the fastest correct candidate so far."""
         self.spent_s = 0.0
@@ -106,6 +108,9 @@ class Ledger:
         index = self.next
         if index is None:
             return []
+        if phase == "opening" and not self.apart:
+            self.apart = True  # loaded one by one, the next death names its culprit
+            return []
         if phase == "candidate":
             self._began(index)
         if phase == "handed":
@@ -121,6 +126,9 @@ class Ledger:
         """The next candidate outlived ``clock`` (``candidate``, ``compile`` or ``group``) and was killed."""
         index = self.next
         if index is None:
+            return []
+        if phase == "opening" and clock != "group" and not self.apart:
+            self.apart = True
             return []
         if phase == "candidate":
             self._began(index)

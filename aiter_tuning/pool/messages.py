@@ -47,11 +47,18 @@ class Open(NamedTuple):
     """Pickled :class:`GroupPayload`: loading it runs imports of the user's, under the group's clock."""
 
 
+class Unsendable(NamedTuple):
+    """In the place of a task that cannot be pickled."""
+
+    detail: str
+
+
 class GroupPayload(NamedTuple):
     """What a worker needs of a group."""
 
-    tasks: tuple[tuple[Any, ...], ...]
-    """The fields of each :class:`~aiter_tuning.task.MpTunerTask`, without ``info``."""
+    tasks: tuple[tuple[Any, ...] | bytes | Unsendable, ...]
+    """The fields of each :class:`~aiter_tuning.task.MpTunerTask`, without ``info``; or each pickled apart, to be loaded
+    when it is its turn, because one of them could not be sent or loaded with the others."""
     inputs_ids: tuple[int, ...]
     reference_ids: tuple[int, ...]
     data: Mapping[str, Any] | None

@@ -334,8 +334,13 @@ class Run:
         worker.send(*before, Go(candidates, ledger.leader_us))
 
     def _on_open_failed(self, lane: Lane, message: OpenFailed) -> None:
-        if lane.ledger is not None:
+        if lane.ledger is None:
+            return
+        if lane.ledger.apart:
             self._publish(lane, lane.ledger.open_failed(message.detail))
+        else:
+            lane.ledger.apart = True
+            self._open(lane)
 
     def _on_unprepared(self, lane: Lane, message: Unprepared) -> None:
         if lane.ledger is None:

@@ -196,8 +196,27 @@ def changes_surroundings(x, y):
     return write_result(x, y)
 
 
+def lowers_limits(x, y):
+    import resource
+
+    os.nice(5)
+    os.umask(0o777)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    return write_result(x, y)
+
+
+def raises_ten_megabytes(x, y):
+    raise RuntimeError("y" * 10_000_000)
+
+
 def notices_surroundings(x, y, cwd):
+    import resource
+
     import torch
+
+    assert os.getpriority(os.PRIO_PROCESS, 0) == 0
+    assert os.umask(0o022) != 0o777
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 10
 
     assert os.getcwd() == cwd, os.getcwd()
     assert os.environ.get("OMP_NUM_THREADS") != "99"
@@ -305,6 +324,8 @@ FAULTS = [
     _row(prints_ten_megabytes, "ok", None, ""),
     _row(closes_stdout, "ok", None, ""),
     _row(changes_surroundings, "ok", None, ""),
+    _row(lowers_limits, "ok", None, ""),
+    _row(raises_ten_megabytes, "crash", -1, "RuntimeError: yyy"),
     _row(returns_unpicklable, "ok", None, ""),
     _row(returns_a_gigabyte, "ok", None, ""),
     _row(eats_memory, "oom_runtime", -1, "allocate memory"),

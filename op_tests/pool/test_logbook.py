@@ -139,6 +139,18 @@ def test_a_candidate_that_closes_the_logbook_loses_no_row(one_lane, logged):
     assert [row[3] for row in events(logged.rows()) if row[0] == "finished"] == ["ok", "ok", "ok"]
 
 
+def test_a_candidate_that_closes_everything_has_one_verdict_on_file(one_lane, logged):
+    logged(one_lane, task("a", closes_everything_but_answers), task("b", right))
+    finished = [row for row in events(logged.rows()) if row[0] == "finished"]
+    assert finished == [("finished", "c0", "1", "crash"), ("finished", "c1", "1", "ok")]
+
+
+def closes_everything_but_answers(x, y):
+    os.closerange(3, 1024)
+    y.copy_(x * 2)
+    return y
+
+
 def closes_the_logbook(x, y):
     for fd in os.listdir("/proc/self/fd"):
         if "checkpoint" in os.path.realpath(f"/proc/self/fd/{fd}"):

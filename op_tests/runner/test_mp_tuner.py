@@ -1,6 +1,7 @@
 """``mp_tuner`` as its callers see it: forms, order, counts, callbacks, arguments."""
 
 import math
+import os
 
 import pytest
 
@@ -213,6 +214,48 @@ def test_closures_and_lambdas_travel_by_value(one_lane):
     assert result.status == "ok"
 
 
+class FailsToLoad:
+    """Pickles, and raises or dies when it is loaded."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def __setstate__(self, state):
+        if state["how"] == "die":
+            os._exit(4)
+        raise RuntimeError("cannot be loaded")
+
+    def __call__(self, x, y):
+        return right(x, y)
+
+
+@pytest.mark.parametrize("mode", ["continue", "abandon"])
+@pytest.mark.parametrize(
+    ("bad", "us", "told"),
+    [
+        (lambda lock: lambda x, y: lock, -1, "cannot be sent to a worker"),
+        (lambda lock: FailsToLoad("raise"), -1, "cannot be loaded in a worker: RuntimeError"),
+        (lambda lock: FailsToLoad("die"), math.inf, "exited with code 4"),
+    ],
+    ids=["unsendable", "unloadable", "deadly"],
+)
+def test_one_that_cannot_travel_costs_its_neighbours_nothing(one_lane, bad, us, told, mode):
+    import threading
+
+    tasks = [task(("s", i), func) for i, func in enumerate((right, bad(threading.Lock()), right))]
+    results = mp_tuner(tasks, [(3, None)], return_status=True, on_fault=mode, pool=one_lane)
+    after = "not_run" if mode == "abandon" and us == math.inf else "ok"
+    assert statuses(results) == ["ok", "crash", after]
+    assert results[1].us == us
+    assert told in results[1].detail
+
+
+@pytest.mark.parametrize("in_datas", [None, [2], [("2", None)], [(1, None, None)]])
+def test_in_datas_of_another_form_are_value_errors(in_datas):
+    with pytest.raises(ValueError, match="in_datas"):
+        mp_tuner([task(("s", 0), right)], in_datas)
+
+
 def test_a_large_reference_travels(one_lane):
     import torch
 
@@ -236,6 +279,9 @@ def test_a_large_reference_travels(one_lane):
         ({"err_ratio": 2}, "err_ratio"),
         ({"devices": "tpu"}, "devices"),
         ({"startup_timeout": 0}, "startup_timeout"),
+        ({"timeout": "x"}, "timeout"),
+        ({"result_callback": 5}, "result_callback"),
+        ({"pool": 5}, "pool"),
     ],
 )
 def test_arguments_without_meaning_are_value_errors_that_name_them(wrong, named):
