@@ -26,7 +26,7 @@ class WriteFailedError(RuntimeError):
 
 
 class LookupFailedError(WriteFailedError):
-    """A row that was just written is not what a lookup finds."""
+    """A row that was just written is not found."""
 
 
 def rates(work: Work, us: float) -> tuple[float, float]:
@@ -105,22 +105,39 @@ class Publisher:
         self._waiting = []
         self._last_write = self._clock()
 
-    def check(self) -> None:
+    def check(self) -> tuple[str, ...]:
         """Looks up every written row as serving would, in a table read afresh.
 
+        A row of the same key that somebody else put there since is theirs to answer for: a note, no failure.
+
+        Returns:
+            What a person should know about it.
+
         Raises:
-            LookupFailedError: a row is missing or another one is found in its place.
+            LookupFailedError: a row is missing, or the table cannot be read.
         """
         if not self.written:
-            return
-        table = TunedCsv(self._path, self._key)
+            return ()
         latest = {(*self._key.values(row.shape), row.gfx, row.cu_num, row.gpu_model): row for row in self.written}
-        for row in latest.values():
-            found = table.find(row.gfx, row.cu_num, row.gpu_model, row.shape)
-            if found is None or (found.kernelName, found.us) != (row.kernelName, row.us):
-                what = "nothing" if found is None else f"{found.kernelName} at {found.us} us"
+        try:
+            table = TunedCsv(self._path, self._key)
+            pairs = [(row, table.find(row.gfx, row.cu_num, row.gpu_model, row.shape)) for row in latest.values()]
+        except OSError as error:
+            raise LookupFailedError(f"{self._path}: could not be read back: {error.strerror or error}") from error
+        except CsvError as error:
+            raise LookupFailedError(f"could not be read back, since it was changed meanwhile: {error}") from error
+        replaced = []
+        for row, found in pairs:
+            label = f"{self._key.label(row.shape)} on {row.gfx}/{row.cu_num} {row.gpu_model}"
+            # A lookup may fall back to a row that names no model: ours is gone all the same.
+            if found is None or found.gpu_model != " ".join(row.gpu_model.split()):
                 raise LookupFailedError(
-                    f"{self._path}: a lookup of {self._key.label(row.shape)} on {row.gfx}/{row.cu_num} {row.gpu_model} "
-                    f"finds {what} instead of {row.kernelName} at {row.us} us, which this run wrote; was the file "
-                    "changed meanwhile?"
+                    f"{self._path}: a lookup of {label} does not find {row.kernelName} at {row.us} us, "
+                    "which this run wrote; was the file changed meanwhile?"
                 )
+            if (found.kernelName, found.us) != (row.kernelName, row.us):
+                replaced.append(f"{label} now has {found.kernelName} at {found.us} us")
+        if not replaced:
+            return ()
+        rows = "1 row" if len(replaced) == 1 else f"{len(replaced)} rows"
+        return (f"{self._path}: somebody else replaced {rows} of this run meanwhile; {replaced[0]}",)

@@ -147,7 +147,8 @@ class Recorder(Watcher):
     def publish_all(self) -> None:
         """Writes the rows that still wait, and looks up every row written."""
         self._publisher.write()
-        self._publisher.check()
+        for note in self._publisher.check():
+            self._reporter.note(note)
 
     def conclude(self, index: int) -> ShapeOutcome:
         """Chooses for one shape from the results it has, and publishes what may be published."""

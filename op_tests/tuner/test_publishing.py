@@ -1,6 +1,7 @@
 """From a choice to a row that a lookup finds."""
 
 import csv
+from dataclasses import replace
 
 import pytest
 
@@ -85,16 +86,40 @@ def test_what_was_written_is_found_by_a_lookup(publisher, rows):
     publisher.add(rows(1))
     publisher.write()
 
-    publisher.check()
+    assert publisher.check() == ()
 
 
-def test_a_row_that_somebody_else_replaced_fails_the_check(publisher, rows, table):
+def test_a_row_that_somebody_else_replaced_is_a_note_and_no_failure(publisher, rows, table):
     publisher = publisher()
-    publisher.add(rows(1))
+    for size in (1, 2):
+        publisher.add(rows(size))
     publisher.write()
     table.update([rows(1, us=99.0)])
 
-    with pytest.raises(LookupFailedError, match=r"finds quick at 99\.0 us instead of quick at 12\.3457 us"):
+    (note,) = publisher.check()
+
+    assert "replaced 1 row of this run meanwhile; N=1 dtype=fp32" in note
+    assert "now has quick at 99.0 us" in note
+
+
+def test_a_row_without_a_model_does_not_stand_in_for_one_that_vanished(publisher, rows, table):
+    publisher = publisher()
+    publisher.add(rows(1))
+    publisher.write()
+    table.path.unlink()
+    table.update([replace(rows(1), gpu_model="")])
+
+    with pytest.raises(LookupFailedError, match="does not find quick at"):
+        publisher.check()
+
+
+def test_a_table_that_cannot_be_read_any_more_fails_the_check(publisher, rows, table):
+    publisher = publisher()
+    publisher.add(rows(1))
+    publisher.write()
+    table.path.write_text(table.path.read_text() + "<<<<<<< ours\n")
+
+    with pytest.raises(LookupFailedError, match="could not be read back"):
         publisher.check()
 
 
@@ -104,7 +129,7 @@ def test_a_row_that_vanished_fails_the_check(publisher, rows, table):
     publisher.write()
     table.path.unlink()
 
-    with pytest.raises(LookupFailedError, match="finds nothing instead of quick"):
+    with pytest.raises(LookupFailedError, match="does not find quick at"):
         publisher.check()
 
 
@@ -151,20 +176,37 @@ def test_a_profile_has_a_row_for_every_candidate_and_tells_a_hang_from_a_refusal
 
 
 def test_a_profile_is_appended_to_and_keeps_the_columns_it_has(profiled):
-    profiled.path.write_text("gfx,cu_num,N,us,kernelName,note\nsm80,108,4,1.5,old,kept")
+    profiled.path.write_text("gfx,cu_num,N,us,kernelName,status,detail,note\nsm80,108,4,1.5,old,ok,,kept")
 
     rows = profiled()
 
     assert [row["kernelName"] for row in rows] == ["old", "steady", "quick"]
     assert rows[0]["note"] == "kept"
     assert rows[1] == {
-        "gfx": "sm90", "cu_num": "132", "N": "8", "us": "12.3457", "kernelName": "steady", "note": "Null",
+        "gfx": "sm90", "cu_num": "132", "N": "8", "us": "12.3457", "kernelName": "steady",
+        "status": "ok", "detail": "", "note": "Null",
     }  # fmt: skip
 
 
 def test_a_profile_that_is_some_other_file_is_refused_before_the_run(profiled):
     profiled.path.write_text("name,price\n")
 
-    with pytest.raises(UsageError, match=r"profile\.csv:1: has no column N, us, kernelName"):
+    with pytest.raises(UsageError, match=r"profile\.csv:1: has no column N, us, kernelName, status, detail"):
         profiled()
     assert profiled.path.read_text() == "name,price\n"
+
+
+def test_a_tuned_table_is_no_profile_so_that_failures_never_become_rows_of_it(profiled, table, rows):
+    table.update([rows(1)])
+    profiled.path.write_bytes(table.path.read_bytes())
+
+    with pytest.raises(UsageError, match=r"profile\.csv:1: has no column status, detail"):
+        profiled()
+    assert profiled.path.read_bytes() == table.path.read_bytes()
+
+
+def test_a_profile_that_is_no_text_is_refused(profiled):
+    profiled.path.write_bytes(b"\xff\xfe\x00N,us")
+
+    with pytest.raises(UsageError, match=r"profile\.csv: cannot be read"):
+        profiled()
