@@ -21,7 +21,8 @@ from aiter_tuning.tuner.plan import ShapePlan
 from aiter_tuning.tuner.publishing import WriteFailedError, rates
 
 _RESULT_COLUMNS = ("kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio", "status", "detail")
-_NEEDED = ("us", "kernelName")
+_NEEDED = ("us", "kernelName", "status", "detail")
+"""Without a status a failure would read as a row; a tuned table has none."""
 _NULL = "Null"
 
 
@@ -51,8 +52,11 @@ class ProfileFile:
     def _header(self) -> list[str]:
         if not self._path.exists():
             return []
-        with self._path.open(newline="", encoding="utf-8-sig") as file:
-            return [name.strip() for name in next(csv.reader(file), [])]
+        try:
+            with self._path.open(newline="", encoding="utf-8-sig") as file:
+                return [name.strip() for name in next(csv.reader(file), [])]
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise UsageError(f"{self._path}: cannot be read as a CSV file, {error}; name another file") from error
 
     def append(self, plan: ShapePlan, measurements: Mapping[str, Measurement]) -> None:
         """Appends a shape's results in one write.
