@@ -22,8 +22,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from aiter_tuning.keys import Key
 from aiter_tuning.status import describe
-from aiter_tuning.tuner.family import Family
+from aiter_tuning.tuner.family import Family, Tolerance
+
+KINDS_OF_DEVICE = ("cpu", "cuda", "hip")
 
 
 class FamilyError(ValueError):
@@ -81,7 +84,8 @@ def instantiate(cls: object, place: str) -> Family:
     """An instance of a family's class.
 
     Raises:
-        FamilyError: it is not a family, lacks methods or its name or key, or cannot be made without arguments.
+        FamilyError: it is not a family, lacks methods or its name or key, declares what cannot be used, or cannot be
+            made without arguments.
     """
     if not (isinstance(cls, type) and issubclass(cls, Family)):
         raise FamilyError(
@@ -90,10 +94,31 @@ def instantiate(cls: object, place: str) -> Family:
     missing = sorted(cls.__abstractmethods__) + [name for name in ("name", "key") if not hasattr(cls, name)]
     if missing:
         raise FamilyError(f"{place}: {cls.__name__} is no complete family; it lacks {', '.join(missing)}")
+    mistake = _mistake(cls)
+    if mistake is not None:
+        raise FamilyError(f"{place}: {cls.__name__}.{mistake}")
     try:
         return cls()
-    except TypeError as error:
-        raise FamilyError(f"{place}: {cls.__name__} cannot be made without arguments: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise FamilyError(f"{place}: {cls.__name__} cannot be made without arguments: {describe(error)}") from error
+
+
+def _mistake(cls: type[Family]) -> str | None:
+    """Which declaration of a family cannot be used, and why; None where all can."""
+    name: object = cls.name
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or "/" in name:
+        return f"name is {name!r}; expected one word, it becomes part of file names"
+    if not isinstance(cls.key, Key):
+        return f"key is {cls.key!r}; expected a Key, for instance Key(M=int, N=int)"
+    devices: object = cls.devices
+    if not isinstance(devices, tuple | list) or not devices or not set(map(str, devices)) <= set(KINDS_OF_DEVICE):
+        return f"devices is {devices!r}; expected a tuple of {', '.join(KINDS_OF_DEVICE)}"
+    if not isinstance(cls.tolerance, Tolerance):
+        return f"tolerance is {cls.tolerance!r}; expected a Tolerance"
+    outputs: object = cls.outputs
+    if not isinstance(outputs, tuple | list):
+        return f"outputs is {outputs!r}; expected a tuple of names of inputs"
+    return None
 
 
 def families_in(module: ModuleType) -> list[type[Family]]:
@@ -129,13 +154,13 @@ def _load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception | SystemExit):
             raise
         raise FamilyError(f"{_place_of(error, path)}: {describe(error)}") from error
     return module
 
 
-def _place_of(error: Exception, path: Path) -> str:
+def _place_of(error: BaseException, path: Path) -> str:
     """``file:line`` where loading ``path`` failed: the last line of that file that was running."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"

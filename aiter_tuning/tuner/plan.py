@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,9 @@ from aiter_tuning.tuner.family_reference import FamilyError
 
 if TYPE_CHECKING:
     from aiter_tuning.tables.tuned import TunedRow
+
+_SHOWN = 60
+"""Letters of a wrong value that a message repeats."""
 
 Lookup = Callable[[Mapping[str, Any]], "TunedRow | None"]
 """The published row of a shape on the run's device."""
@@ -48,11 +53,19 @@ class ShapePlan:
 
 
 def serving_shapes(family: Family, shapes: Iterable[Shape]) -> tuple[list[Shape], list[str]]:
-    """The distinct shapes whose rows serve ``shapes``, and a note for each shape that another one serves."""
+    """The distinct shapes whose rows serve ``shapes``, and a note for each shape that another one serves.
+
+    Raises:
+        FamilyError: ``bucket`` fails, or gives what is no shape.
+    """
     distinct: dict[tuple[Any, ...], Shape] = {}
     notes = []
     for shape in shapes:
-        served_by = family.key.parse(family.bucket(shape))
+        try:
+            served_by = family.key.parse(family.bucket(shape))
+        except (Exception, SystemExit) as error:
+            label = family.key.label(shape)
+            raise FamilyError(f"family {family.name}: no bucket() for {label}: {describe(error)}") from error
         if served_by != shape:
             notes.append(
                 f"{family.key.label(shape)}: looked up as {family.key.label(served_by)}, which is tuned instead"
@@ -71,20 +84,19 @@ def plan_shape(family: Family, shape: Shape, device: Device, published: TunedRow
         published: the row that a lookup finds today.
 
     Raises:
-        FamilyError: the family's methods fail, or its candidates have equal names or configs that are not JSON.
+        FamilyError: the family's methods fail, or answer what cannot be measured or written down.
     """
     label = family.key.label(shape)
     try:
         default = family.default(shape, device)
         listed = tuple(family.candidates(shape, device))
         work = family.work(shape)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise FamilyError(f"family {family.name}: no candidates for {label}: {describe(error)}") from error
+    mistake = _mistake(default, listed, work)
+    if mistake is not None:
+        raise FamilyError(f"family {family.name}: for {label} {mistake}")
     candidates = {candidate.name: candidate for candidate in listed}
-    if len(candidates) != len(listed):
-        names = [candidate.name for candidate in listed]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise FamilyError(f"family {family.name}: two candidates for {label} are named {twice}; names have to differ")
     if default.name not in candidates:
         candidates = {default.name: default} | candidates
     incumbent = default.name
@@ -92,9 +104,43 @@ def plan_shape(family: Family, shape: Shape, device: Device, published: TunedRow
         incumbent = published.kernelName
         if incumbent not in candidates:
             candidates[incumbent] = Candidate(incumbent, published.config, published.kernelId, published.splitK)
-    for candidate in candidates.values():
-        try:
-            json.dumps(candidate.config)
-        except (TypeError, ValueError) as error:
-            raise FamilyError(f"family {family.name}: the config of {candidate.name} is not JSON: {error}") from None
     return ShapePlan(shape, label, tuple(candidates.values()), default.name, incumbent, published, work)
+
+
+def _mistake(default: object, listed: tuple[object, ...], work: object) -> str | None:
+    """What a family may not answer, in words that follow the shape; None where all is well.
+
+    Types are checked because the answers come from a file that somebody wrote without a type checker.
+    """
+    names = set()
+    for method, candidate in (("default()", default), *(("candidates()", candidate) for candidate in listed)):
+        if not isinstance(candidate, Candidate):
+            return f"{method} gives {_shown(candidate)}; expected a Candidate"
+        name = candidate.name
+        if not isinstance(name, str) or not name.strip() or not name.isprintable():
+            return f"{method} names a candidate {_shown(name)}; expected one line of text"
+        if method == "candidates()" and name in names:
+            return f"two candidates are named {name}; names have to differ"
+        if method == "candidates()":
+            names.add(name)
+        for column in ("kernel_id", "split_k"):
+            if not isinstance(getattr(candidate, column), numbers.Integral):
+                return f"{column} of {name} is {_shown(getattr(candidate, column))}; expected a whole number"
+        if not isinstance(candidate.config, Mapping):
+            return f"the config of {name} is {_shown(candidate.config)}; expected a mapping"
+        try:
+            json.dumps(dict(candidate.config), allow_nan=False, sort_keys=True)
+        except (TypeError, ValueError, RecursionError) as error:
+            return f"the config of {name} is not JSON: {error}"
+    if not isinstance(work, Work):
+        return f"work() gives {_shown(work)}; expected Work(flops, bytes)"
+    for field in ("flops", "bytes", "workspace_bytes"):
+        value = getattr(work, field)
+        if not isinstance(value, numbers.Real) or not math.isfinite(value) or value < 0:
+            return f"work() gives {field}={_shown(value)}; expected a finite number of 0 or more"
+    return None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -101,7 +101,41 @@ def test_what_cannot_be_found_is_told_in_one_line(op_file, name, told):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("line", "text"), [(3, "raise RuntimeError('not today')"), (3, "def broken(:")])
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        ('name = ""', "name is ''"),
+        ("name = None", "name is None"),
+        ('key = {"N": int}', "expected a Key"),
+        ('devices = "cpu"', "devices is 'cpu'; expected a tuple of cpu, cuda, hip"),
+        ("devices = ()", "devices is ()"),
+        ('devices = ("tpu",)', "devices is ('tpu',)"),
+        ("devices = None", "devices is None"),
+        ("tolerance = 0.01", "tolerance is 0.01; expected a Tolerance"),
+        ('outputs = "out"', "outputs is 'out'; expected a tuple"),
+        ("def __init__(self): raise SystemExit(0)", "cannot be made without arguments: SystemExit"),
+    ],
+)
+def test_a_declaration_that_cannot_be_used_is_told_in_one_line(op_file, declared, told):
+    op_file.write_text(op_file.read_text() + f"\nclass Odd(Add):\n    {declared}\n")
+
+    with pytest.raises(FamilyError) as raised:
+        find_family(f"{op_file}:Odd")
+
+    assert told in str(raised.value)
+    assert str(raised.value).startswith(f"{op_file}: Odd")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (3, "raise RuntimeError('not today')"),
+        (3, "def broken(:"),
+        (3, "raise SystemExit(0)"),
+        (3, "import sys; sys.exit('no')"),
+    ],
+)
 def test_a_file_that_does_not_load_is_told_with_its_line(op_file, line, text):
     lines = op_file.read_text().splitlines()
     lines.insert(line - 1, text)

@@ -1,5 +1,8 @@
 """Which shapes a run tunes, and what is tried for each."""
 
+import math
+import sys
+
 import pytest
 
 from aiter_tuning.devices.device import Device
@@ -58,9 +61,21 @@ def test_a_default_that_is_no_candidate_is_measured_too(tiny, shape):
 @pytest.mark.parametrize(
     ("candidates", "told"),
     [
-        (lambda: [Candidate("a"), Candidate("b"), Candidate("a")], "two candidates for N=8 dtype=fp32 are named a"),
+        (lambda: [Candidate("a"), Candidate("b"), Candidate("a")], "for N=8 dtype=fp32 two candidates are named a"),
         (lambda: [Candidate("a", {"tile": {1, 2}})], "config of a is not JSON"),
         (lambda: [][1], "no candidates for N=8 dtype=fp32: IndexError"),
+        (lambda: None, "no candidates for N=8 dtype=fp32: TypeError"),
+        (lambda: sys.exit(0), "no candidates for N=8 dtype=fp32: SystemExit"),
+        (lambda: [Candidate("a"), "b"], "candidates() gives 'b'; expected a Candidate"),
+        (lambda: [Candidate("")], "names a candidate ''; expected one line of text"),
+        (lambda: [Candidate("a\nb")], r"names a candidate 'a\nb'"),
+        (lambda: [Candidate("a\x07")], r"names a candidate 'a\x07'"),
+        (lambda: [Candidate(3)], "names a candidate 3"),
+        (lambda: [Candidate("a", {"scale": float("nan")})], "config of a is not JSON"),
+        (lambda: [Candidate("a", {"scale": float("inf")})], "config of a is not JSON"),
+        (lambda: [Candidate("a", {1: 2, "b": 3})], "config of a is not JSON"),
+        (lambda: [Candidate("a", None)], "config of a is None; expected a mapping"),
+        (lambda: [Candidate("a", kernel_id="x")], "kernel_id of a is 'x'; expected a whole number"),
     ],
 )
 def test_a_familys_mistake_is_told_with_family_and_shape(tiny, shape, candidates, told):
@@ -73,6 +88,39 @@ def test_a_familys_mistake_is_told_with_family_and_shape(tiny, shape, candidates
 
     assert told in str(raised.value)
     assert "family tiny" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "told"),
+    [
+        ("default", None, "default() gives None; expected a Candidate"),
+        ("default", "steady", "default() gives 'steady'; expected a Candidate"),
+        ("work", None, "work() gives None; expected Work"),
+        ("work", Work(math.nan, 1), "work() gives flops=nan; expected a finite number"),
+        ("work", Work(1, math.inf), "work() gives bytes=inf"),
+        ("work", Work(-1, 1), "work() gives flops=-1"),
+        ("work", Work(1, 1, "2 GB"), "work() gives workspace_bytes='2 GB'"),
+    ],
+)
+def test_a_method_that_answers_what_cannot_be_used_is_told_by_name(tiny, shape, monkeypatch, method, answer, told):
+    family = tiny()
+    monkeypatch.setattr(type(family), method, lambda *args: answer)
+
+    with pytest.raises(FamilyError) as raised:
+        plan_shape(family, shape, DEVICE)
+
+    assert told in str(raised.value)
+    assert "family tiny: for N=8 dtype=fp32 " in str(raised.value)
+
+
+@pytest.mark.parametrize("answer", [None, {"N": 0}, {"dtype": "fp32"}])
+def test_a_bucket_that_is_no_shape_is_told_with_the_shape(tiny, shape, monkeypatch, answer):
+    family = tiny()
+    monkeypatch.setattr(type(family), "bucket", lambda *args: answer)
+
+    with pytest.raises(FamilyError, match=r"family tiny: no bucket\(\) for N=8 dtype=fp32"):
+        serving_shapes(family, [shape])
 
 
 def test_shapes_are_tuned_where_lookups_land_and_the_others_are_named(tiny):
