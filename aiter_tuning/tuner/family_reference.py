@@ -108,13 +108,15 @@ def _mistake(cls: type[Family]) -> str | None:
     name: object = cls.name
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or "/" in name:
         return f"name is {name!r}; expected one word, it becomes part of file names"
-    if not isinstance(cls.key, Key):
-        return f"key is {cls.key!r}; expected a Key, for instance Key(M=int, N=int)"
+    key: object = cls.key
+    if not isinstance(key, Key):
+        return f"key is {key!r}; expected a Key, for instance Key(M=int, N=int)"
     devices: object = cls.devices
     if not isinstance(devices, tuple | list) or not devices or not set(map(str, devices)) <= set(KINDS_OF_DEVICE):
         return f"devices is {devices!r}; expected a tuple of {', '.join(KINDS_OF_DEVICE)}"
-    if not isinstance(cls.tolerance, Tolerance):
-        return f"tolerance is {cls.tolerance!r}; expected a Tolerance"
+    tolerance: object = cls.tolerance
+    if not isinstance(tolerance, Tolerance):
+        return f"tolerance is {tolerance!r}; expected a Tolerance"
     outputs: object = cls.outputs
     if not isinstance(outputs, tuple | list):
         return f"outputs is {outputs!r}; expected a tuple of names of inputs"

@@ -116,7 +116,7 @@ def _mistake(default: object, listed: tuple[object, ...], work: object) -> str |
     for method, candidate in (("default()", default), *(("candidates()", candidate) for candidate in listed)):
         if not isinstance(candidate, Candidate):
             return f"{method} gives {_shown(candidate)}; expected a Candidate"
-        name = candidate.name
+        name: object = candidate.name
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
             return f"{method} names a candidate {_shown(name)}; expected one line of text"
         if method == "candidates()" and name in names:
@@ -126,10 +126,11 @@ def _mistake(default: object, listed: tuple[object, ...], work: object) -> str |
         for column in ("kernel_id", "split_k"):
             if not isinstance(getattr(candidate, column), numbers.Integral):
                 return f"{column} of {name} is {_shown(getattr(candidate, column))}; expected a whole number"
-        if not isinstance(candidate.config, Mapping):
-            return f"the config of {name} is {_shown(candidate.config)}; expected a mapping"
+        config: object = candidate.config
+        if not isinstance(config, Mapping):
+            return f"the config of {name} is {_shown(config)}; expected a mapping"
         try:
-            json.dumps(dict(candidate.config), allow_nan=False, sort_keys=True)
+            json.dumps(dict(config), allow_nan=False, sort_keys=True)
         except (TypeError, ValueError, RecursionError) as error:
             return f"the config of {name} is not JSON: {error}"
     if not isinstance(work, Work):
