@@ -81,6 +81,11 @@ class TuneArguments:
     def tune_file(self) -> Path:
         return self.tune_files[0]
 
+    @property
+    def checkpoint_file(self) -> Path:
+        """Where the checkpoint lies: beside the tuned CSV, unless ``--checkpoint`` says otherwise."""
+        return self.checkpoint or self.tune_file.parent / f"{self.tune_file.stem}.checkpoint.csv"
+
     @classmethod
     def of(cls, args: argparse.Namespace | Mapping[str, Any], family: Family) -> TuneArguments:
         """Typed arguments from flags; what is missing or None takes the family's default.
@@ -92,6 +97,9 @@ class TuneArguments:
         flags = ARG_DEFAULTS | dict(family.arg_defaults) | {k: v for k, v in given.items() if v is not None}
         if flags["errRatio"] is None:
             flags["errRatio"] = family.tolerance.err_ratio
+        for name, holds in (("untune_file", "a CSV file of shapes"), ("tune_file", "a CSV file to write")):
+            if flags[name] is not None and not str(flags[name]).strip():
+                raise UsageError(f"--{name} is empty; expected {holds}")
         flags["untune_file"] = Path(flags["untune_file"] or f"configs/{family.name}_untuned.csv")
         tuned = str(flags["tune_file"] or f"tuned_csv/{family.name}_tuned.csv")
         flags["tune_files"] = tuple(Path(part) for part in tuned.split(os.pathsep) if part)
@@ -117,8 +125,33 @@ class TuneArguments:
             seconds = getattr(self, name)
             if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
                 raise UsageError(f"--{name} is {seconds}; expected seconds above 0")
-        if self.profile_file in self.tune_files:
-            raise UsageError(f"--profile_file and --tune_file are both {self.profile_file}; expected two files")
+        self._check_roles()
+
+    def _check_roles(self) -> None:
+        """No file that is written may have a second role, under whatever name: its content would be lost."""
+        written = {"--tune_file": self.tune_file, "--checkpoint": self.checkpoint_file}
+        if self.profile_file is not None:
+            written["--profile_file"] = self.profile_file
+        read = [("--untune_file", self.untune_file), *(("--tune_file", path) for path in self.tune_files[1:])]
+        roles = [*written.items(), *read]
+        for number, (flag, path) in enumerate(roles[: len(written)]):
+            for other, other_path in roles[number + 1 :]:
+                if flag != other and os.path.realpath(path) == os.path.realpath(other_path):
+                    raise UsageError(f"{flag} {path} and {other} {other_path} are one file; expected two files")
+
+
+def check_readable(path: Path, flag: str, holds: str) -> None:
+    """Makes sure that ``path`` is a file.
+
+    Raises:
+        UsageError: it is not there, or something other than a file.
+    """
+    if path.is_dir():
+        raise UsageError(f"{flag} {path}: is a directory; expected {holds}")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{flag} {path}: is a device or a pipe; expected {holds}")
+    if not path.is_file():
+        raise UsageError(f"{flag} {path}: no such file; expected {holds}")
 
 
 def check_writable(path: Path, flag: str) -> None:

@@ -96,6 +96,10 @@ class RunSummary:
     lanes: tuple[LaneTime, ...] = ()
     elapsed_s: float = 0.0
     tune_file: str = ""
+    shapes_to_tune: int = 0
+    """With those that the run did not come to, which ``shapes`` lacks where results could not be written."""
+    has_rows: bool = True
+    """Whether the tuned CSV is there; without a correct candidate it may not be."""
     record_file: str = ""
     """The checkpoint, or the profile that it became."""
     message: str = ""

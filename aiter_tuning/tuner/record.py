@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from aiter_tuning.keys import Key
 from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint, checkpoints_beside
 from aiter_tuning.tuner.arguments import TuneArguments, UsageError
@@ -13,14 +11,9 @@ _LINES_WITHOUT_ROWS = 2
 """The header, and the row that names the run."""
 
 
-def checkpoint_path(arguments: TuneArguments) -> Path:
-    """Where the checkpoint lies: beside the tuned CSV, unless ``--checkpoint`` says otherwise."""
-    return arguments.checkpoint or arguments.tune_file.with_name(f"{arguments.tune_file.stem}.checkpoint.csv")
-
-
 def has_record(arguments: TuneArguments) -> bool:
     """Whether an earlier run left something that may have to be continued."""
-    path = checkpoint_path(arguments)
+    path = arguments.checkpoint_file
     return bool(arguments.retry) or (path.parent.is_dir() and bool(checkpoints_beside(path)))
 
 
@@ -40,7 +33,7 @@ def open_record(arguments: TuneArguments, key: Key, fingerprint: RunFingerprint,
             with_profile=bool(arguments.retry),
         )
     except OSError as error:
-        path = checkpoint_path(arguments)
+        path = arguments.checkpoint_file
         raise UsageError(f"{path}: the checkpoint cannot be opened, {error.strerror or error}") from error
     if checkpoint.set_aside is not None:
         reporter.note(_set_aside_text(checkpoint))
@@ -48,15 +41,18 @@ def open_record(arguments: TuneArguments, key: Key, fingerprint: RunFingerprint,
         reporter.note(f"{checkpoint.path}: dropped its unterminated last line {checkpoint.dropped_tail[:60]!r}")
     for warning in checkpoint.warnings:
         reporter.note(warning)
-    if checkpoint.path != checkpoint_path(arguments):
+    if checkpoint.path != arguments.checkpoint_file:
         reporter.note(f"this run keeps {checkpoint.path}, beside those of other runs of the same output")
     return checkpoint
 
 
 def discard_if_empty(checkpoint: Checkpoint) -> None:
     """Removes a checkpoint without any row of a candidate: a run that had nothing to do leaves nothing behind."""
-    with checkpoint.path.open("rb") as file:
-        lines = sum(1 for _, _ in zip(file, range(_LINES_WITHOUT_ROWS + 1), strict=False))
+    try:
+        with checkpoint.path.open("rb") as file:
+            lines = sum(1 for _, _ in zip(file, range(_LINES_WITHOUT_ROWS + 1), strict=False))
+    except FileNotFoundError:  # completed: it has become a profile
+        return
     if lines <= _LINES_WITHOUT_ROWS:
         checkpoint.path.unlink()
 

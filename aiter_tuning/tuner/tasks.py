@@ -14,7 +14,7 @@ Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -111,8 +111,9 @@ def expected_cost(work: Work, candidates: int) -> float:
 
 
 class ShapeGroups(Sequence[Group]):
-    """The groups of a run, the costliest first; each is made when a lane takes it and not kept.
+    """The groups of a run, begun ones and then the costliest first; each is made when a lane takes it and not kept.
 
+    Shapes that an earlier run has begun come first, so that a run which is killed again and again finishes shapes.
     ``numbers[i]`` is the position of group ``i``'s shape in the lists given; shapes without candidates have no group.
     """
 
@@ -122,13 +123,16 @@ class ShapeGroups(Sequence[Group]):
         plans: Sequence[ShapePlan],
         candidates: Sequence[Sequence[Candidate]],
         logbook: Callable[[int], Logbook | None] = lambda number: None,
+        begun: Collection[int] = (),
     ) -> None:
         self._logbook = logbook
         self._tasks = tasks
         self._plans = plans
         self._candidates = candidates
         with_work = [number for number, todo in enumerate(candidates) if todo]
-        self.numbers = sorted(with_work, key=lambda n: -expected_cost(plans[n].work, len(candidates[n])))
+        self.numbers = sorted(
+            with_work, key=lambda n: (n not in begun, -expected_cost(plans[n].work, len(candidates[n])))
+        )
 
     def __len__(self) -> int:
         return len(self.numbers)

@@ -14,6 +14,7 @@ device; workers are started before anything slow is done, since they take second
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,12 +34,12 @@ from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint
 from aiter_tuning.tables.shapes import read_shapes
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
 from aiter_tuning.task import Logbook, LogbookError
-from aiter_tuning.tuner.arguments import ARG_DEFAULTS, TuneArguments, UsageError, check_writable
+from aiter_tuning.tuner.arguments import ARG_DEFAULTS, TuneArguments, UsageError, check_readable, check_writable
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.family_reference import reference_of
 from aiter_tuning.tuner.fingerprint import candidate_fingerprints, run_fields
 from aiter_tuning.tuner.outcome import ExitCode, LaneTime, RunSummary, ShapeOutcome, Verdict, exit_code_of
-from aiter_tuning.tuner.plan import plan_shape, serving_shapes
+from aiter_tuning.tuner.plan import ShapePlan, plan_shape, serving_shapes
 from aiter_tuning.tuner.profile_file import ProfileFile
 from aiter_tuning.tuner.publishing import Publisher, WriteFailedError
 from aiter_tuning.tuner.record import discard_if_empty, has_record, open_record
@@ -50,6 +51,9 @@ from aiter_tuning.tuning_policy import SAMPLE_SEED
 
 COMPILE_TIMEOUT_S = 300.0
 """For a first call of families that compile."""
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -155,8 +159,7 @@ class TunerCommon:
 
     def _read(self, arguments: TuneArguments, pool: Pool | None = None) -> _Work:
         """Everything that can be wrong with a request, found before anything is started or written."""
-        if not arguments.untune_file.is_file():
-            raise UsageError(f"--untune_file {arguments.untune_file}: no such file; expected a CSV file of shapes")
+        check_readable(arguments.untune_file, "--untune_file", "a CSV file of shapes")
         try:
             file = read_shapes(arguments.untune_file, self.family.key)
         except OSError as error:
@@ -172,7 +175,8 @@ class TunerCommon:
         warnings = [*file.warnings, *(warning for table in tables for warning in table.warnings)]
         if file.duplicates:
             repeat = "1 row repeats a shape" if file.duplicates == 1 else f"{file.duplicates} rows repeat a shape"
-            warnings.append(f"{file.path}: {repeat}; {len(file.shapes)} distinct shapes in {file.rows} rows")
+            distinct = "1 distinct shape" if len(file.shapes) == 1 else f"{len(file.shapes)} distinct shapes"
+            warnings.append(f"{file.path}: {repeat}; {distinct} in {file.rows} rows")
         notes = [*device_notes(devices), *notes]
         return _Work(arguments, devices, tuple(shapes), tuple(published), (*warnings, *notes))
 
@@ -207,12 +211,14 @@ class TunerCommon:
         with ExitStack() as stack:
             if not (work.untuned or (work.shapes and (arguments.retune or has_record(arguments)))):
                 return replace(summary, already_tuned=len(work.shapes), elapsed_s=time.monotonic() - began)
+            plans = self._plans(work)  # before the record: a family that fails here leaves no file behind
             checkpoint = open_record(arguments, self.family.key, self._fingerprint(work), reporter)
             stack.callback(checkpoint.close)
+            stack.push(lambda kind, *_: discard_if_empty(checkpoint) if kind is not None else None)
             if pool is None:
                 pool = stack.enter_context(Pool(devices=work.devices))
             self._pool = pool
-            runs, already = self._remaining(work, checkpoint)
+            runs, already = self._remaining(work, plans, checkpoint)
             tasks = FamilyTasks(
                 self.family, self._reference, seed=SAMPLE_SEED, kwargs=self.measurement_kwargs(arguments)
             )
@@ -222,7 +228,13 @@ class TunerCommon:
                 names = [candidate.name for candidate in run.todo]
                 return checkpoint.logbook(run.plan.shape, names, run.fingerprints, run.attempts)
 
-            groups = ShapeGroups(tasks, [run.plan for run in runs], [run.todo for run in runs], logbook)
+            groups = ShapeGroups(
+                tasks,
+                [run.plan for run in runs],
+                [run.todo for run in runs],
+                logbook,
+                begun={number for number, run in enumerate(runs) if run.results or run.attempts},
+            )
             publisher = Publisher(arguments.tune_file, self.family.key, batch=arguments.batch, sort=arguments.sort)
             recorder = Recorder(
                 runs,
@@ -253,6 +265,8 @@ class TunerCommon:
                     write_failed=write_failed,
                 ),
                 shapes=shapes,
+                shapes_to_tune=len(runs),
+                has_rows=arguments.tune_file.is_file(),
                 already_tuned=already,
                 causes=recorder.causes,
                 lanes=tuple(LaneTime(view.name, view.busy) for lane in pool.lanes for view in (lane.view(),)),
@@ -296,10 +310,10 @@ class TunerCommon:
         except (WriteFailedError, LogbookError) as error:
             recorder.repair()
             text = error.strerror if isinstance(error, LogbookError) else str(error)
-            return (
-                None,
-                f"{text}; what was measured is kept in the checkpoint: make room, then run the same command again",
-            )
+            cause = error if isinstance(error, LogbookError) else error.__cause__
+            no_room = isinstance(cause, OSError) and cause.errno in _NO_ROOM
+            advice = "make room, then run" if no_room else "put that right, then run"
+            return None, f"{text}; what was measured is kept in the checkpoint: {advice} the same command again"
         return outcome.end, _advice(outcome, recorder.outcomes.values())
 
     def _fingerprint(self, work: _Work) -> RunFingerprint:
@@ -316,11 +330,15 @@ class TunerCommon:
             )
         )
 
-    def _remaining(self, work: _Work, checkpoint: Checkpoint) -> tuple[list[ShapeRun], int]:
+    def _plans(self, work: _Work) -> list[ShapePlan]:
+        shapes = zip(work.shapes, work.published, strict=True)
+        return [plan_shape(self.family, shape, work.device, row) for shape, row in shapes]
+
+    def _remaining(self, work: _Work, plans: Sequence[ShapePlan], checkpoint: Checkpoint) -> tuple[list[ShapeRun], int]:
         """What is left of each shape, and how many have a row and nothing left."""
         runs = []
-        for shape, row in zip(work.shapes, work.published, strict=True):
-            plan = plan_shape(self.family, shape, work.device, row)
+        for plan in plans:
+            shape, row = plan.shape, plan.published
             fingerprints = candidate_fingerprints(self.family, plan.candidates)
             finished = checkpoint.finished_results(shape, fingerprints)
             suspicions = checkpoint.suspects(shape, fingerprints)

@@ -148,6 +148,16 @@ def test_the_costliest_group_comes_first_and_a_shape_without_work_has_none(tiny)
     assert [group.label for group in groups] == ["N=1000 dtype=fp32", "N=10 dtype=fp32", "N=7 dtype=fp32"]
 
 
+def test_shapes_that_were_begun_come_before_costlier_ones(tiny):
+    family = tiny()
+    plans = [plan_shape(family, family.key.parse({"N": n}), DEVICE) for n in (10, 1000, 500, 7)]
+    tasks = FamilyTasks(family, "a:B", seed=1, kwargs={})
+
+    groups = ShapeGroups(tasks, plans, [plan.candidates for plan in plans], begun={0, 3})
+
+    assert list(groups.numbers) == [0, 3, 1, 2]
+
+
 def test_candidates_of_a_group_share_inputs_and_reference(tiny, shape):
     plan = plan_shape(tiny(), shape, DEVICE)
     group = FamilyTasks(tiny(), "a:B", seed=1, kwargs={"num_iters": 3}).group(plan, plan.candidates)

@@ -1,6 +1,7 @@
 """A family's run from shapes to rows, with a scripted pool in the place of processes."""
 
 import argparse
+import errno
 import os
 import shutil
 
@@ -12,6 +13,7 @@ from aiter_tuning.tables.csv_reader import read_rows
 from aiter_tuning.tables.tuned import TunedCsv
 from aiter_tuning.tuner import Candidate, TunerCommon
 from aiter_tuning.tuner.arguments import UsageError
+from aiter_tuning.tuner.family_reference import FamilyError
 from aiter_tuning.tuner.outcome import ExitCode, Verdict
 
 FAST = {"steady": 100.0, "quick": 50.0}
@@ -336,6 +338,56 @@ def test_results_that_cannot_be_written_end_the_run_with_5_and_lose_nothing(tune
     summary, pool = tune(FAST)
     assert pool.calls == []
     assert kernels() == {8: "quick", 16: "quick"}
+
+
+def test_only_a_full_disk_asks_for_room(tune, out, monkeypatch):
+    def fail(error):
+        def update(self, rows, *, sort=False):
+            raise OSError(error, os.strerror(error))
+
+        monkeypatch.setattr(TunedCsv, "update", update)
+        return tune(FAST)[0]
+
+    assert "make room" in fail(errno.ENOSPC).message
+    assert "make room" not in fail(errno.EACCES).message
+
+
+def test_a_run_that_could_write_nothing_says_how_many_shapes_there_were(tune, monkeypatch):
+    def update(self, rows, *, sort=False):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(TunedCsv, "update", update)
+    summary, _ = tune(FAST, batch=1)
+
+    assert summary.exit_code is ExitCode.write_failed
+    assert (summary.shapes_to_tune, summary.has_rows) == (2, False)
+
+
+def test_a_shape_that_was_begun_is_finished_before_a_costlier_one_begins(tune):
+    with pytest.raises(SystemExit):
+        tune(lambda shape, name: "die" if name == "quick" else FAST[name], sizes=(8,))
+
+    _, pool = tune(FAST, sizes=(8, 16))
+
+    assert [size for size, _ in pool.calls] == [8, 16, 16]
+
+
+def test_a_family_that_fails_leaves_no_checkpoint(tune, tiny, out, monkeypatch):
+    monkeypatch.setattr(type(tiny()), "default", lambda self, shape, device: None)
+
+    with pytest.raises(FamilyError):
+        tune(FAST)
+    assert files(out) == []
+
+
+def test_a_run_that_ends_before_its_first_candidate_leaves_no_checkpoint(tune, out):
+    class Refuses(Notes):
+        def run_started(self, overview):
+            raise RuntimeError("no lane could be started")
+
+    with pytest.raises(RuntimeError):
+        tune(FAST, reporter=Refuses())
+    assert files(out) == []
 
 
 def test_the_profile_gets_every_candidate_once_also_over_an_interruption(tune, out):
