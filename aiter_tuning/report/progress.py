@@ -183,15 +183,25 @@ def started_text(overview: RunOverview) -> str:
     lanes = f"{overview.lanes} lane{'s' if overview.lanes != 1 else ''}"
     text = f"{overview.family} on {overview.device}, {lanes}: {count_text(overview)}"
     if resumed:
-        text += f"; resuming, {resumed} candidates are on record"
+        text += f"; resuming, {_candidate_count(resumed)} {'is' if resumed == 1 else 'are'} on record"
     return text
 
 
 def count_text(overview: RunOverview) -> str:
     """``10 shapes, 120 candidates, 3 shapes have a row already``."""
-    shapes = len(overview.shapes)
-    text = f"{shapes} shape{'s' if shapes != 1 else ''}, {overview.candidates} candidates"
-    if overview.already_tuned:
-        plural = overview.already_tuned != 1
-        text += f", {overview.already_tuned} {'shapes have' if plural else 'shape has'} a row already"
-    return text
+    text = f"{shape_count(len(overview.shapes))}, {_candidate_count(overview.candidates)}"
+    return f"{text}, {already_text(overview.already_tuned)}" if overview.already_tuned else text
+
+
+def already_text(shapes: int) -> str:
+    """``3 shapes have a row already``."""
+    return f"{shape_count(shapes)} {'has' if shapes == 1 else 'have'} a row already"
+
+
+def shape_count(shapes: int) -> str:
+    """``1 shape``, ``3 shapes``."""
+    return "1 shape" if shapes == 1 else f"{shapes} shapes"
+
+
+def _candidate_count(candidates: int) -> str:
+    return "1 candidate" if candidates == 1 else f"{candidates} candidates"

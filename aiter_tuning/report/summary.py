@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from aiter_tuning.report.progress import count_text
+from aiter_tuning.report.progress import already_text, count_text, shape_count
 from aiter_tuning.report.run_state import format_s, format_us
 from aiter_tuning.tuner.outcome import FailureCause, LaneTime, RunSummary, ShapeOutcome, Verdict
 from aiter_tuning.tuner.reporter import RunOverview
@@ -31,8 +31,12 @@ _TIME_COLUMNS = {
 
 def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False) -> None:
     """Shapes with their gain over the default, candidates by status, causes of failure, where the time went."""
-    if not summary.shapes:
-        have_row = f", {summary.already_tuned} have a row already" if summary.already_tuned else ""
+    if not summary.shapes and summary.shapes_to_tune:
+        print(f"0 of {shape_count(summary.shapes_to_tune)} concluded", file=stream)
+        if summary.record_file:
+            print(f"every candidate: {summary.record_file}", file=stream)
+    elif not summary.shapes:
+        have_row = f", {already_text(summary.already_tuned)}" if summary.already_tuned else ""
         print(f"0 shapes to tune{have_row}", file=stream)
     else:
         shown = summary.shapes if verbose else _most_telling(summary.shapes)
@@ -43,7 +47,8 @@ def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False)
         _print_causes(summary.causes, stream, SHOWN_CAUSES if not verbose else len(summary.causes))
         for lane in summary.lanes:
             print(_lane_text(lane), file=stream)
-        print(f"{format_s(summary.elapsed_s)} in all; tuned rows: {summary.tune_file}", file=stream)
+        rows = f"tuned rows: {summary.tune_file}" if summary.has_rows else f"no tuned rows: no {summary.tune_file}"
+        print(f"{format_s(summary.elapsed_s)} in all; {rows}", file=stream)
         if summary.record_file:
             print(f"every candidate: {summary.record_file}", file=stream)
     if summary.message:
@@ -87,13 +92,13 @@ def _totals(summary: RunSummary) -> str:
     verdicts = [shape.verdict for shape in summary.shapes]
     parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict if verdict in verdicts]
     gains = [shape.gain_pct for shape in summary.shapes if shape.gain_pct is not None]
-    text = f"{len(verdicts)} shape{'s' if len(verdicts) != 1 else ''}: {', '.join(parts)}"
+    text = f"{shape_count(len(verdicts))}: {', '.join(parts)}"
     if gains:
         # The mean of ratios, not of percentages: a gain of 50 % and a loss of 50 % do not cancel.
         ratio = math.exp(sum(math.log(max(1e-9, 1 - gain / 100)) for gain in gains) / len(gains))
         text += f"; {(1 - ratio) * 100:.1f} % less time than the default on average, {max(gains):.1f} % at best"
     counts = ", ".join(f"{count} {status}" for status, count in summary.counts.items())
-    already = f"; {summary.already_tuned} shapes had a row already" if summary.already_tuned else ""
+    already = f"; {already_text(summary.already_tuned)}" if summary.already_tuned else ""
     return f"{text}{already}\ncandidates: {counts}"
 
 

@@ -2,7 +2,9 @@
 
 import io
 import json
+from dataclasses import replace
 
+from aiter_tuning.report.progress import started_text
 from aiter_tuning.report.summary import SHOWN_SHAPES, lane_split, print_overview, print_summary, summary_json
 from aiter_tuning.status import Status
 from aiter_tuning.tuner.outcome import ExitCode, FailureCause, LaneTime, RunSummary, ShapeOutcome, Verdict
@@ -75,7 +77,30 @@ def test_of_many_shapes_those_that_need_a_person_are_shown_first():
 def test_nothing_to_tune_is_said_in_one_line():
     text = text_of(RunSummary("tiny", "H200", ExitCode.done, already_tuned=2))
 
-    assert text == "0 shapes to tune, 2 have a row already\n"
+    assert text == "0 shapes to tune, 2 shapes have a row already\n"
+
+
+def test_shapes_that_a_run_did_not_conclude_are_no_shapes_that_there_were_not():
+    text = text_of(RunSummary("tiny", "H200", ExitCode.write_failed, shapes_to_tune=3, message="the disk is full"))
+
+    assert text == "0 of 3 shapes concluded\nthe disk is full\n"
+
+
+def test_tuned_rows_are_only_announced_where_there_are_any():
+    assert "tuned rows: tuned.csv" in text_of(SUMMARY)
+
+    text = text_of(replace(SUMMARY, has_rows=False))
+
+    assert "tuned rows: tuned.csv" not in text
+    assert "no tuned rows" in text
+
+
+def test_one_of_a_thing_is_told_in_the_singular():
+    one = RunOverview("tiny", "H200", 1, (PlannedShape("N=8", ("a",), 1, "a"),), 1)
+
+    assert started_text(one).endswith(
+        "1 lane: 1 shape, 1 candidate, 1 shape has a row already; resuming, 1 candidate is on record"
+    )
 
 
 def test_the_json_form_holds_the_same_and_is_strict_json():
