@@ -5,6 +5,7 @@ Commands import what they need when they run, so that ``--help`` and a mistyped 
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ EXIT_WRITE_FAILED = 5
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the process's exit code (see ``aiter-tune tune --help``)."""
+    _show_what_can_be_shown()
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["autotune"]:  # stands alone, with a grammar of its own
         from aiter_tuning.triton_autotune.command_line import main as autotune
@@ -33,6 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output (head, less) has gone; a second error at interpreter exit would hide that.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
+
+
+def _show_what_can_be_shown() -> None:
+    """A letter that the terminal or the log has no code for becomes a question mark, and ends no run of hours."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _run(command: str, args: object) -> int:

@@ -62,8 +62,11 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command and its flags; exits with code 2 and one line if they mean nothing."""
-    args = _build().parse_args([_underscored(word) for word in argv])
+    parser, commands = _build()
+    args, unknown = parser.parse_known_args([_underscored(word) for word in argv])
     assert isinstance(args, argparse.Namespace)
+    if unknown:  # told by the command that does not know them, whose help lists those that it knows
+        commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     return args
 
 
@@ -75,7 +78,7 @@ def _underscored(word: str) -> str:
     return "--" + name[2:].replace("-", "_") + equals + value
 
 
-def _build() -> argparse.ArgumentParser:
+def _build() -> tuple[argparse.ArgumentParser, argparse._SubParsersAction[_Parser]]:
     parser = _Parser(
         prog="aiter-tune",
         description="Finds the fastest correct kernel for each shape on the machine in front of it.",
@@ -88,7 +91,7 @@ def _build() -> argparse.ArgumentParser:
     families = commands.add_parser("families", help="list the families that can be tuned", allow_abbrev=False)
     families.add_argument("--json", action="store_true", help="as JSON")
     commands.add_parser("autotune", help="tables and recordings of Triton's own autotuner", add_help=False)
-    return parser
+    return parser, commands
 
 
 def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:

@@ -23,6 +23,7 @@ def run(*words):
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.csv").write_text("M,N,K\n8,16,32\n")
+    (tmp_path / "link.csv").symlink_to("good.csv")
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "header.csv").write_text("M,N,K\n")
     (tmp_path / "column.csv").write_text("M,N,Kay\n8,16,32\n")
@@ -49,7 +50,19 @@ def place(tmp_path, monkeypatch):
         pytest.param(["-i", "good.csv", "-o", "/proc/o.csv"], "/proc/o.csv", id="a place that takes no files"),
         pytest.param(["-i", "good.csv", "-o", "broken_out.csv"], "broken_out.csv:2", id="a broken tuned file"),
         pytest.param(["-i", "good.csv", "-o", "o.csv", "-o2", "o.csv"], "two files", id="one file for two outputs"),
-        pytest.param(["-i", "good.csv", "-o", "o.csv", "-o2", "good.csv"], "good.csv:1", id="a profile that is none"),
+        pytest.param(
+            ["-i", "good.csv", "-o", "o.csv", "-o2", "header.csv"], "header.csv:1", id="a profile that is none"
+        ),
+        pytest.param(["-i", "good.csv", "-o", "good.csv"], "are one file", id="shapes for output"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "-o2", "./good.csv"], "are one file", id="shapes for a profile"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "--checkpoint", "link.csv"], "are one file", id="a link"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "-o2", "o.checkpoint.csv"], "are one file", id="the checkpoint"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv:p.csv", "-o2", "p.csv"], "are one file", id="a file looked up in"),
+        pytest.param(["-i", "", "-o", "o.csv"], "--untune_file is empty", id="no name"),
+        pytest.param(["-i", "good.csv", "-o", ""], "--tune_file is empty", id="no name for output"),
+        pytest.param(["-i", ".", "-o", "o.csv"], "--untune_file .: is a directory", id="a directory of shapes"),
+        pytest.param(["-i", "/dev/null", "-o", "o.csv"], "is a device or a pipe", id="a device for shapes"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "--tunefile"], "see aiter-tune tune --help", id="which help"),
         pytest.param(["-i", "good.csv", "-o", "o.csv", "--mp", "0.5"], "--mp", id="half a lane"),
         pytest.param(["-i", "good.csv", "-o", "o.csv", "--timeout", "-1"], "--timeout", id="negative time"),
         pytest.param(["-i", "good.csv", "-o", "o.csv", "--iters", "0"], "--iters", id="no timed call"),
@@ -123,7 +136,7 @@ def test_a_dry_run_counts_shapes_and_candidates_and_writes_nothing(place, capfd)
     first = out.splitlines()[0]
     assert first.startswith("1 shape, ")
     assert first.endswith(" candidates")
-    assert "1 row repeats a shape" in err
+    assert "1 row repeats a shape; 1 distinct shape in 2 rows" in err
     assert "scale" in err, "a column that the family does not know is named"
     assert sorted(os.listdir(place)) == before
 
@@ -193,3 +206,12 @@ def test_a_reader_that_goes_away_is_no_error(place):
     os.close(write)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_name_that_the_terminal_cannot_show_is_no_error(place):
+    command = [sys.executable, "-m", "aiter_tuning", "tune", "gemm_cpu", "-i", "größe.csv", "-o", "o.csv", "--dry_run"]
+    (place / "größe.csv").write_text("M,N,K,Höhe\n8,16,32,1\n")
+    done = subprocess.run(command, capture_output=True, cwd=place, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+
+    assert (done.returncode, done.stdout[:7]) == (0, b"1 shape"), done.stderr
+    assert b"H?he" in done.stderr
