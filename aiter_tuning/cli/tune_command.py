@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(overview_json(overview))
         else:
-            print_overview(overview, sys.stdout)
+            print_overview(overview, sys.stdout, verbose=args.verbose)
         return 0
     with progress_on(sys.stderr, verbose=args.verbose) as progress, stop_on_signal(tuner.request_stop):
         summary = tuner.run(args, progress)

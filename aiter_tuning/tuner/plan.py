@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _SHOWN = 60
 """Letters of a wrong value that a message repeats."""
 
+_to_json = json.JSONEncoder(allow_nan=False, sort_keys=True).encode
+"""Made once: there may be a million configs to check."""
+
 Lookup = Callable[[Mapping[str, Any]], "TunedRow | None"]
 """The published row of a shape on the run's device."""
 
@@ -49,6 +52,8 @@ class ShapePlan:
     def measuring_order(self) -> tuple[Candidate, ...]:
         """Incumbent and default first: they are what all others are held against, and an early leader saves time."""
         first = (self.incumbent, self.default)
+        if self.candidates[0].name == self.incumbent == self.default:
+            return self.candidates
         return tuple(sorted(self.candidates, key=lambda c: first.index(c.name) if c.name in first else len(first)))
 
 
@@ -58,6 +63,8 @@ def serving_shapes(family: Family, shapes: Iterable[Shape]) -> tuple[list[Shape]
     Raises:
         FamilyError: ``bucket`` fails, or gives what is no shape.
     """
+    if type(family).bucket is Family.bucket:  # each serves itself
+        return list({tuple(shape.values()): shape for shape in shapes}.values()), []
     distinct: dict[tuple[Any, ...], Shape] = {}
     notes = []
     for shape in shapes:
@@ -113,32 +120,43 @@ def _mistake(default: object, listed: tuple[object, ...], work: object) -> str |
     Types are checked because the answers come from a file that somebody wrote without a type checker.
     """
     names = set()
-    for method, candidate in (("default()", default), *(("candidates()", candidate) for candidate in listed)):
-        if not isinstance(candidate, Candidate):
-            return f"{method} gives {_shown(candidate)}; expected a Candidate"
-        name: object = candidate.name
-        if not isinstance(name, str) or not name.strip() or not name.isprintable():
-            return f"{method} names a candidate {_shown(name)}; expected one line of text"
-        if method == "candidates()" and name in names:
+    for candidate in listed:
+        mistake = _candidates_mistake("candidates()", candidate)
+        if mistake is not None:
+            return mistake
+        name = getattr(candidate, "name", "")
+        if name in names:
             return f"two candidates are named {name}; names have to differ"
-        if method == "candidates()":
-            names.add(name)
-        for column in ("kernel_id", "split_k"):
-            if not isinstance(getattr(candidate, column), numbers.Integral):
-                return f"{column} of {name} is {_shown(getattr(candidate, column))}; expected a whole number"
-        config: object = candidate.config
-        if not isinstance(config, Mapping):
-            return f"the config of {name} is {_shown(config)}; expected a mapping"
-        try:
-            json.dumps(dict(config), allow_nan=False, sort_keys=True)
-        except (TypeError, ValueError, RecursionError) as error:
-            return f"the config of {name} is not JSON: {error}"
+        names.add(name)
+    mistake = _candidates_mistake("default()", default) if default not in listed else None
+    if mistake is not None:
+        return mistake
     if not isinstance(work, Work):
         return f"work() gives {_shown(work)}; expected Work(flops, bytes)"
     for field in ("flops", "bytes", "workspace_bytes"):
         value = getattr(work, field)
         if not isinstance(value, numbers.Real) or not math.isfinite(value) or value < 0:
             return f"work() gives {field}={_shown(value)}; expected a finite number of 0 or more"
+    return None
+
+
+def _candidates_mistake(method: str, candidate: object) -> str | None:
+    if not isinstance(candidate, Candidate):
+        return f"{method} gives {_shown(candidate)}; expected a Candidate"
+    name: object = candidate.name
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        return f"{method} names a candidate {_shown(name)}; expected one line of text"
+    columns: tuple[tuple[str, object], ...] = (("kernel_id", candidate.kernel_id), ("split_k", candidate.split_k))
+    for column, number in columns:
+        if type(number) is not int and not isinstance(number, numbers.Integral):
+            return f"{column} of {name} is {_shown(number)}; expected a whole number"
+    config: object = candidate.config
+    if not isinstance(config, Mapping):
+        return f"the config of {name} is {_shown(config)}; expected a mapping"
+    try:
+        _to_json(config if isinstance(config, dict) else dict(config))
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"the config of {name} is not JSON: {error}"
     return None
 
 

@@ -111,16 +111,18 @@ class TunerCommon:
             NoDeviceError: there is nothing to measure on.
         """
         work = self._read(TuneArguments.of(args, self.family))
-        plans = [
-            plan_shape(self.family, shape, work.device, row)
+        planned = tuple(
+            self._planned(shape, work.device, row)
             for shape, row in zip(work.shapes, work.published, strict=True)
             if row is None or work.arguments.retune
-        ]
-        planned = tuple(
-            PlannedShape(plan.label, tuple(c.name for c in plan.measuring_order()), 0, plan.incumbent) for plan in plans
         )
-        already = len(work.shapes) - len(plans)
+        already = len(work.shapes) - len(planned)
         return RunOverview(self.family.name, _name(work.device), len(work.devices), planned, already, work.notes)
+
+    def _planned(self, shape: Shape, device: Device, row: TunedRow | None) -> PlannedShape:
+        """What is shown of a plan; the plans of a hundred thousand shapes are not kept at a time."""
+        plan = plan_shape(self.family, shape, device, row)
+        return PlannedShape(plan.label, tuple(c.name for c in plan.measuring_order()), 0, plan.incumbent)
 
     def run(
         self,
@@ -169,8 +171,9 @@ class TunerCommon:
         shapes, notes = serving_shapes(self.family, file.shapes)
         tables = [TunedCsv(path, self.family.key) for path in arguments.tune_files]
         published = []
+        filled = [table for table in tables if table.rows()]
         for shape in shapes:
-            rows = (table.find(device.gfx, device.cu_num, device.gpu_model, shape) for table in tables)
+            rows = (table.find(device.gfx, device.cu_num, device.gpu_model, shape) for table in filled)
             published.append(next((row for row in rows if row is not None), None))
         warnings = [*file.warnings, *(warning for table in tables for warning in table.warnings)]
         if file.duplicates:
