@@ -13,12 +13,16 @@ from aiter_tuning.tuner.outcome import FailureCause, LaneTime, RunSummary, Shape
 from aiter_tuning.tuner.reporter import RunOverview
 
 if TYPE_CHECKING:
+    from rich.console import JustifyMethod
     from rich.table import Table
 
 SHOWN_SHAPES = 40
 SHOWN_CAUSES = 10
 PLAIN_WIDTH = 200
 """Columns of a table that goes to a file or a pipe."""
+
+_SHAPE_COLUMNS = ("shape", "verdict", "kernel", "us", "default us", "gain %", "candidates")
+_WHOLE = ("verdict", "us", "default us", "gain %")
 
 _TIME_COLUMNS = {
     "start": ("starting",),
@@ -29,8 +33,15 @@ _TIME_COLUMNS = {
 }
 
 
-def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False) -> None:
-    """Shapes with their gain over the default, candidates by status, causes of failure, where the time went."""
+def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False, width: int | None = None) -> None:
+    """Shapes with their gain over the default, candidates by status, causes of failure, where the time went.
+
+    Args:
+        summary: the run.
+        stream: where to print.
+        verbose: every shape and cause, not just the most telling.
+        width: columns of the table; by default those of the terminal.
+    """
     if not summary.shapes and summary.shapes_to_tune:
         print(f"0 of {shape_count(summary.shapes_to_tune)} concluded", file=stream)
         if summary.record_file:
@@ -40,9 +51,8 @@ def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False)
         print(f"0 shapes to tune{have_row}", file=stream)
     else:
         shown = summary.shapes if verbose else _most_telling(summary.shapes)
-        _print_table(_shape_table(shown), stream)
-        if len(shown) < len(summary.shapes):
-            print(f"… and {len(summary.shapes) - len(shown)} more shapes (-v shows all)", file=stream)
+        _print_table(_shape_table(shown), stream, width)
+        _print_more(len(summary.shapes) - len(shown), stream)
         print(_totals(summary), file=stream)
         _print_causes(summary.causes, stream, SHOWN_CAUSES if not verbose else len(summary.causes))
         for lane in summary.lanes:
@@ -68,14 +78,8 @@ def _shape_table(shapes: tuple[ShapeOutcome, ...]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("shape", "verdict", "kernel"):
-        table.add_column(title, no_wrap=True)
-    for title in ("us", "default us", "gain %"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("candidates", no_wrap=True)
-    for shape in shapes:
-        cells = (
+    rows = [
+        (
             shape.label,
             shape.verdict.value,
             shape.winner or "",
@@ -84,15 +88,34 @@ def _shape_table(shapes: tuple[ShapeOutcome, ...]) -> Table:
             "" if shape.gain_pct is None else f"{shape.gain_pct:.1f}",
             ", ".join(f"{count} {status}" for status, count in shape.counts.items()),
         )
-        table.add_row(*map(Text, cells))
+        for shape in shapes
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    # Where a terminal is narrow texts are folded. A number that lost digits would be another number: those keep theirs.
+    for title, cells in zip(_SHAPE_COLUMNS, zip(*rows, strict=True), strict=True):
+        if title in _WHOLE:
+            justify: JustifyMethod = "left" if title == "verdict" else "right"
+            table.add_column(title, justify=justify, no_wrap=True, min_width=max(map(len, (title, *cells))))
+        else:
+            table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table
+
+
+def _print_more(hidden: int, stream: TextIO) -> None:
+    if hidden > 0:
+        print(f"… and {hidden} more shape{'s' if hidden != 1 else ''} (-v shows all)", file=stream)
 
 
 def _totals(summary: RunSummary) -> str:
     verdicts = [shape.verdict for shape in summary.shapes]
     parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict if verdict in verdicts]
     gains = [shape.gain_pct for shape in summary.shapes if shape.gain_pct is not None]
-    text = f"{shape_count(len(verdicts))}: {', '.join(parts)}"
+    shapes = shape_count(len(verdicts))
+    if summary.shapes_to_tune > len(verdicts):
+        shapes = f"{len(verdicts)} of {shape_count(summary.shapes_to_tune)} concluded"
+    text = f"{shapes}: {', '.join(parts)}"
     if gains:
         # The mean of ratios, not of percentages: a gain of 50 % and a loss of 50 % do not cancel.
         ratio = math.exp(sum(math.log(max(1e-9, 1 - gain / 100)) for gain in gains) / len(gains))
@@ -122,8 +145,8 @@ def lane_split(seconds: Mapping[str, float]) -> dict[str, float]:
     return {name: sum(seconds.get(state, 0.0) for state in states) for name, states in _TIME_COLUMNS.items()}
 
 
-def print_overview(overview: RunOverview, stream: TextIO) -> None:
-    """What a run would do (``--dry_run``)."""
+def print_overview(overview: RunOverview, stream: TextIO, *, verbose: bool = False) -> None:
+    """What a run would do (``--dry_run``): its counts, and the first shapes or all of them."""
     from rich.table import Table
     from rich.text import Text
 
@@ -131,21 +154,23 @@ def print_overview(overview: RunOverview, stream: TextIO) -> None:
     if not overview.shapes:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("shape", no_wrap=True)
-    table.add_column("candidates", justify="right", no_wrap=True)
-    table.add_column("incumbent", no_wrap=True)
-    for shape in overview.shapes:
+    table.add_column("shape", overflow="fold")
+    table.add_column("candidates", justify="right", no_wrap=True, min_width=len("candidates"))
+    table.add_column("incumbent", overflow="fold")
+    shown = overview.shapes if verbose else overview.shapes[:SHOWN_SHAPES]
+    for shape in shown:
         table.add_row(*map(Text, (shape.label, str(len(shape.candidates)), shape.incumbent)))
     _print_table(table, stream)
+    _print_more(len(overview.shapes) - len(shown), stream)
 
 
-def _print_table(table: Table, stream: TextIO) -> None:
+def _print_table(table: Table, stream: TextIO, width: int | None = None) -> None:
     from rich.console import Console
 
-    width = None if stream.isatty() else PLAIN_WIDTH
+    width = width or (None if stream.isatty() else PLAIN_WIDTH)
     console = Console(file=stream, width=width, highlight=False)
     with console.capture() as text:  # written by us: rich ends the process with 1 where the reader has gone
-        console.print(table)
+        console.print(table, crop=False)
     stream.write(text.get())
 
 

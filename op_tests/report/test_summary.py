@@ -4,6 +4,8 @@ import io
 import json
 from dataclasses import replace
 
+import pytest
+
 from aiter_tuning.report.progress import started_text
 from aiter_tuning.report.summary import SHOWN_SHAPES, lane_split, print_overview, print_summary, summary_json
 from aiter_tuning.status import Status
@@ -120,3 +122,30 @@ def test_a_dry_run_is_told_with_its_counts_and_a_table():
 
     assert stream.getvalue().splitlines()[0] == "1 shape, 3 candidates, 4 shapes have a row already"
     assert stream.getvalue().splitlines()[2].split() == ["N=8", "3", "a"]
+
+
+def test_a_dry_run_of_many_shapes_shows_the_first_and_counts_the_rest():
+    overview = RunOverview("tiny", "H200", 1, (PlannedShape("N=8", ("a",), 0, "a"),) * 1000, 0)
+    short, whole = io.StringIO(), io.StringIO()
+    print_overview(overview, short)
+    print_overview(overview, whole, verbose=True)
+
+    assert short.getvalue().count("N=8") == SHOWN_SHAPES
+    assert short.getvalue().splitlines()[-1] == f"… and {1000 - SHOWN_SHAPES} more shapes (-v shows all)"
+    assert whole.getvalue().count("N=8") == 1000
+
+
+@pytest.mark.parametrize("width", [120, 80, 60])
+def test_a_narrow_terminal_folds_the_shape_and_keeps_every_digit(width):
+    label = "M=16384 N=16384 K=53248 dtype=bf16 bias=True"
+    shape = replace(PROMOTED, label=label, winner="onednn_packed", us=12345.0, default_us=123456.0)
+    text = text_of(replace(SUMMARY, shapes=(shape, FAILED)), width=width)
+    lines = text.splitlines()
+    table = lines[: next(i for i, line in enumerate(lines) if line.startswith("2 shapes"))]
+
+    for number in ("12345", "123456", "90.0", "default us", "gain %"):
+        assert any(number in line for line in table), text
+    assert "…" not in "".join(table)
+    first = next(line for line in table if "verdict" in line).index("verdict")
+    assert label.replace(" ", "") in "".join(line[:first] for line in table).replace(" ", "")
+    assert max(map(len, table)) <= width
