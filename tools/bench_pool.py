@@ -51,6 +51,7 @@ SIZES = (100, 1_000, 10_000, 100_000)
 ROUNDS = {100: 15, 1_000: 9, 10_000: 5, 100_000: 3}
 KEY = Key(M=int, N=int, K=int)
 ONCE = {"num_warmup": 0, "num_iters": 1}
+NOTHING: dict[str, Any] = {}
 
 
 def no_op() -> None:
@@ -58,7 +59,7 @@ def no_op() -> None:
 
 
 def task(info: Any, func: Callable[..., Any] = no_op, *args: Any) -> MpTunerTask:
-    return MpTunerTask(info, None, (), func, args, ONCE, None, (), {}, None)
+    return MpTunerTask(info, None, (), func, args, ONCE, None, (), NOTHING, None)
 
 
 # Cost

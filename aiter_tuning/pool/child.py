@@ -13,7 +13,6 @@ Every step is posted on the board before it begins, so that the parent knows wha
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -45,7 +44,6 @@ from aiter_tuning.pool.messages import (
     Go,
     GroupPayload,
     LogFailed,
-    Measured,
     Open,
     OpenFailed,
     Ready,
@@ -304,7 +302,7 @@ class _Server:
                 not self._can_answer()
             )  # a verdict on file that the parent never hears of would be a second one
             _written(self._logbook.finished, index, measurement)
-        self._send(Measured(index, measurement, fault is not None, self._printed()))
+        self._send((index, measurement.packed(), fault is not None, self._printed()))
         self._leave_if(fault is not None or bool(self._bench.unclean))
         return measurement if final else None
 
@@ -318,9 +316,11 @@ class _Server:
 
     def _printed(self) -> str:
         """What was printed since the last time, and the file is empty again."""
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(ValueError, OSError):
-                stream.flush()
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except (ValueError, OSError):
+            pass  # one of them was closed; what it held is lost with it
         return take_output(self._output)
 
     def _leave_if(self, leaving: bool) -> None:

@@ -130,10 +130,11 @@ class Unprepared(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The candidate's outcome."""
+    """The candidate's outcome. The one message that comes for every candidate travels as a plain tuple of these."""
 
     candidate: int
-    measurement: Measurement
+    measurement: tuple[Any, ...]
+    """:meth:`~aiter_tuning.measurement.Measurement.packed`"""
     leaving: bool
     """A device fault: the worker exits after this message, since its context is worthless."""
     output: str

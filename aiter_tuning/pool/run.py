@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.feed import Feed, Work
 from aiter_tuning.pool.lane import KILL_PATIENCE_S, Deadline, Lane
 from aiter_tuning.pool.ledger import Ledger, OnFault, Verdicts, with_output
@@ -77,7 +78,6 @@ class Run:
             BindFailed: self._on_bind_failed,
             OpenFailed: self._on_open_failed,
             Unprepared: self._on_unprepared,
-            Measured: self._on_measured,
             LogFailed: self._on_log_failed,
         }
 
@@ -159,7 +159,10 @@ class Run:
                     self._pool.post_circumstances()
                 # A verdict was given when a worker was killed; what it said meanwhile is late.
                 if lane is not None and lane.state != "dying":
-                    self._handlers[type(message)](lane, message)
+                    if type(message) is tuple:
+                        self._on_measured(lane, Measured(*message))
+                    else:
+                        self._handlers[type(message)](lane, message)
 
     def _hear_out(self, worker: WorkerProcess) -> None:
         """All that it has said and will not say again."""
@@ -355,7 +358,7 @@ class Run:
         ledger, worker, group = lane.ledger, lane.worker, lane.group
         if ledger is None or worker is None or group is None:
             return
-        measurement = message.measurement
+        measurement = Measurement.unpacked(message.measurement)
         lane.outstanding -= 1
         lane.done(measurement)
         if message.output:
