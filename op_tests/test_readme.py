@@ -94,3 +94,9 @@ def test_the_exit_codes_are_those_of_the_program():
 
     documented = {int(code) for code in re.findall(r"^\| (\d) \|", README, re.MULTILINE)}
     assert documented == {int(code) for code in ExitCode}
+
+
+def test_every_command_can_be_pasted_into_a_fresh_clone():
+    commands = re.findall(r"^(?:\$ )?(\S*aiter-tune) ", README, re.MULTILINE)
+    assert len(commands) > 4
+    assert set(commands) == {".venv/bin/aiter-tune"}
