@@ -215,3 +215,32 @@ def test_a_name_that_the_terminal_cannot_show_is_no_error(place):
 
     assert (done.returncode, done.stdout[:7]) == (0, b"1 shape"), done.stderr
     assert b"H?he" in done.stderr
+
+
+def test_a_dry_run_shows_the_first_forty_shapes_and_with_v_all(place, capfd):
+    (place / "many.csv").write_text("M,N,K\n" + "".join(f"{m},16,32\n" for m in range(1, 51)))
+    words = ("tune", "gemm_cpu", "-i", "many.csv", "-o", "o.csv", "--dry_run")
+
+    assert run(*words) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert len([line for line in lines if line.startswith("M=")]) == 40
+    assert lines[-1] == "… and 10 more shapes (-v shows all)"
+    assert run(*words, "-v") == 0
+    assert capfd.readouterr().out.count("M=") == 50
+
+
+def test_a_family_that_exits_or_answers_nonsense_is_one_line_and_exit_2_with_nothing_written(place, capfd, request):
+    tiny = request.path.parent.parent / "families_for_tests" / "tiny.py"
+    (place / "n.csv").write_text("N\n8\n")
+    (place / "exits.py").write_text("import sys\nsys.exit(0)\n")
+    (place / "nothing.py").write_text(
+        f"import sys; sys.path.append({str(tiny.parent)!r})\nimport tiny\n"
+        "class Odd(tiny.Tiny):\n    def default(self, shape, device): return None\n"
+    )
+    before = {*os.listdir(place), "__pycache__"}
+    for name, told in (("exits.py:Odd", "exits.py:2"), ("nothing.py:Odd", "default() gives None")):
+        assert run("tune", name, "-i", "n.csv", "-o", "o.csv") == 2
+        err = capfd.readouterr().err
+        assert told in err
+        assert err.count("\n") == 1, err
+        assert {*os.listdir(place), "__pycache__"} == before
