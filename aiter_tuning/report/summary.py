@@ -57,7 +57,11 @@ def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False,
         _print_causes(summary.causes, stream, SHOWN_CAUSES if not verbose else len(summary.causes))
         for lane in summary.lanes:
             print(_lane_text(lane), file=stream)
-        rows = f"tuned rows: {summary.tune_file}" if summary.has_rows else f"no tuned rows: no {summary.tune_file}"
+        rows = (
+            f"tuned rows: {summary.tune_file}"
+            if summary.has_rows
+            else f"no tuned rows, {summary.tune_file} was not made"
+        )
         print(f"{format_s(summary.elapsed_s)} in all; {rows}", file=stream)
         if summary.record_file:
             print(f"every candidate: {summary.record_file}", file=stream)

@@ -94,13 +94,22 @@ def instantiate(cls: object, place: str) -> Family:
     missing = sorted(cls.__abstractmethods__) + [name for name in ("name", "key") if not hasattr(cls, name)]
     if missing:
         raise FamilyError(f"{place}: {cls.__name__} is no complete family; it lacks {', '.join(missing)}")
-    mistake = _mistake(cls)
-    if mistake is not None:
-        raise FamilyError(f"{place}: {cls.__name__}.{mistake}")
+    check_declarations(cls, place)
     try:
         return cls()
     except (Exception, SystemExit) as error:
         raise FamilyError(f"{place}: {cls.__name__} cannot be made without arguments: {describe(error)}") from error
+
+
+def check_declarations(cls: type[Family], place: str) -> None:
+    """Makes sure that what a family declares can be used.
+
+    Raises:
+        FamilyError: its name, key, devices, tolerance or outputs cannot.
+    """
+    mistake = _mistake(cls)
+    if mistake is not None:
+        raise FamilyError(f"{place}: {cls.__name__}.{mistake}")
 
 
 def _mistake(cls: type[Family]) -> str | None:

@@ -36,7 +36,7 @@ from aiter_tuning.tables.tuned import TunedCsv, TunedRow
 from aiter_tuning.task import Logbook, LogbookError
 from aiter_tuning.tuner.arguments import ARG_DEFAULTS, TuneArguments, UsageError, check_readable, check_writable
 from aiter_tuning.tuner.family import Family
-from aiter_tuning.tuner.family_reference import reference_of
+from aiter_tuning.tuner.family_reference import check_declarations, reference_of
 from aiter_tuning.tuner.fingerprint import candidate_fingerprints, run_fields
 from aiter_tuning.tuner.outcome import ExitCode, LaneTime, RunSummary, ShapeOutcome, Verdict, exit_code_of
 from aiter_tuning.tuner.plan import ShapePlan, plan_shape, serving_shapes
@@ -89,6 +89,7 @@ class TunerCommon:
     def __init__(self, family: Family) -> None:
         self.family = family
         self._reference = reference_of(family)
+        check_declarations(type(family), type(family).__module__)
         self._pool: Pool | None = None
         self._stop = False
 

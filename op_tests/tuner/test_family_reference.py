@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from aiter_tuning.families import family_names, find_family
+from aiter_tuning.tuner import TunerCommon
 from aiter_tuning.tuner.family_reference import FamilyError, load_family, reference_of
 from aiter_tuning.tuner.tasks import MakeInputs, PreparedCandidate, RunCandidate
 
@@ -125,6 +126,14 @@ def test_a_declaration_that_cannot_be_used_is_told_in_one_line(op_file, declared
     assert told in str(raised.value)
     assert str(raised.value).startswith(f"{op_file}: Odd")
     assert "\n" not in str(raised.value)
+
+
+def test_a_class_given_from_python_is_checked_as_one_from_a_file(op_file, monkeypatch):
+    family = find_family(f"{op_file}:Add")
+    monkeypatch.setattr(type(family), "devices", "cpu")
+
+    with pytest.raises(FamilyError, match=r"Add\.devices is 'cpu'"):
+        TunerCommon(family)
 
 
 @pytest.mark.parametrize(
