@@ -128,7 +128,10 @@ class TuneArguments:
         self._check_roles()
 
     def _check_roles(self) -> None:
-        """No file that is written may have a second role, under whatever name: its content would be lost."""
+        """No file that is written may have a second role, under whatever name: its content would be lost.
+
+        But a tuned file's own shapes may be tuned again in place (``--all``): its rows are merged, never overwritten.
+        """
         written = {"--tune_file": self.tune_file, "--checkpoint": self.checkpoint_file}
         if self.profile_file is not None:
             written["--profile_file"] = self.profile_file
@@ -136,7 +139,8 @@ class TuneArguments:
         roles = [*written.items(), *read]
         for number, (flag, path) in enumerate(roles[: len(written)]):
             for other, other_path in roles[number + 1 :]:
-                if flag != other and os.path.realpath(path) == os.path.realpath(other_path):
+                in_place = self.retune and {flag, other} == {"--tune_file", "--untune_file"}
+                if flag != other and not in_place and os.path.realpath(path) == os.path.realpath(other_path):
                     raise UsageError(f"{flag} {path} and {other} {other_path} are one file; expected two files")
 
 

@@ -30,7 +30,7 @@ def open_record(arguments: TuneArguments, key: Key, fingerprint: RunFingerprint,
             fingerprint,
             path=arguments.checkpoint,
             fresh=arguments.fresh,
-            with_profile=bool(arguments.retry),
+            with_profile=not (arguments.fresh or arguments.retune),
         )
     except OSError as error:
         path = arguments.checkpoint_file
@@ -46,15 +46,17 @@ def open_record(arguments: TuneArguments, key: Key, fingerprint: RunFingerprint,
     return checkpoint
 
 
-def discard_if_empty(checkpoint: Checkpoint) -> None:
+def discard_if_empty(checkpoint: Checkpoint) -> bool:
     """Removes a checkpoint without any row of a candidate: a run that had nothing to do leaves nothing behind."""
     try:
         with checkpoint.path.open("rb") as file:
             lines = sum(1 for _, _ in zip(file, range(_LINES_WITHOUT_ROWS + 1), strict=False))
     except FileNotFoundError:  # completed: it has become a profile
-        return
-    if lines <= _LINES_WITHOUT_ROWS:
-        checkpoint.path.unlink()
+        return False
+    if lines > _LINES_WITHOUT_ROWS:
+        return False
+    checkpoint.path.unlink()
+    return True
 
 
 def _set_aside_text(checkpoint: Checkpoint) -> str:

@@ -218,7 +218,7 @@ class TunerCommon:
             plans = self._plans(work)  # before the record: a family that fails here leaves no file behind
             checkpoint = open_record(arguments, self.family.key, self._fingerprint(work), reporter)
             stack.callback(checkpoint.close)
-            stack.push(lambda kind, *_: discard_if_empty(checkpoint) if kind is not None else None)
+            stack.push(lambda kind, *_: bool(kind and discard_if_empty(checkpoint)) and False)
             if pool is None:
                 pool = stack.enter_context(Pool(devices=work.devices))
             self._pool = pool
@@ -255,11 +255,11 @@ class TunerCommon:
             end, message = self._measure(groups, recorder, pool, arguments, began)
             shapes = tuple(recorder.outcomes[index] for index in sorted(recorder.outcomes))
             write_failed = end is None
-            record_file = checkpoint.path
-            if not runs:
-                discard_if_empty(checkpoint)
-            elif not write_failed and all(shape.verdict is not Verdict.incomplete for shape in shapes):
-                record_file = checkpoint.complete()
+            record_file = str(checkpoint.path)
+            if discard_if_empty(checkpoint):
+                record_file = ""
+            elif runs and not write_failed and all(shape.verdict is not Verdict.incomplete for shape in shapes):
+                record_file = str(checkpoint.complete())
             summary = replace(
                 summary,
                 exit_code=exit_code_of(
@@ -274,7 +274,7 @@ class TunerCommon:
                 already_tuned=already,
                 causes=recorder.causes,
                 lanes=tuple(LaneTime(view.name, view.busy) for lane in pool.lanes for view in (lane.view(),)),
-                record_file=str(record_file) if runs else "",
+                record_file=record_file if runs else "",
                 message=message,
             )
         reporter.run_ended()

@@ -135,7 +135,8 @@ for m in (1, 16, 4096):  # of 1, Triton makes a constant
     plan = plan_shape(family, {"M": m, "N": 4096, "K": 4096, "dtype": "bf16", "bias": True}, device)
     for candidate in plan.candidates:
         if candidate.name != "linear":
-            chosen.setdefault((candidate.config["kernel"], candidate.config["block_m"] >= 64, m == 1), (plan, candidate))
+            sort = (candidate.config["kernel"], candidate.config["block_m"] >= 64, m == 1)
+            chosen.setdefault(sort, (plan, candidate))
 with DryRunner(target_of(gfx), limits_of(gfx)) as runner:
     for (kind, *_), (plan, candidate) in chosen.items():
         done = runner.run(tasks.group(plan, [candidate]).tasks[0])

@@ -94,6 +94,33 @@ def test_a_shape_without_a_correct_candidate_has_no_row_and_the_run_ends_1(tune,
     assert {shape.label: shape.verdict for shape in summary.shapes}["N=8 dtype=fp32"] is Verdict.failed
 
 
+def test_a_shape_that_failed_is_not_measured_again_unasked(tune, kernels, out):
+    def fails(shape, name):
+        return Status.timeout if shape["N"] == 8 else FAST[name]
+
+    tune(fails)
+    before = files(out)
+    summary, pool = tune(fails)
+
+    assert pool.calls == []
+    assert summary.exit_code is ExitCode.no_correct_candidate
+    assert files(out) == before
+    _, pool = tune(FAST, all=True)
+    assert len(pool.calls) == 4
+    assert kernels() == {8: "quick", 16: "quick"}
+
+
+def test_a_tuned_file_is_tuned_again_in_place(tune, kernels, out, tiny, scripted):
+    tune({"steady": 100.0, "quick": 50.0})
+    pool = scripted({"steady": 10.0, "quick": 50.0})
+    args = argparse.Namespace(untune_file=str(out), tune_file=str(out), all=True)
+
+    TunerCommon(tiny()).run(args, None, pool=pool)
+
+    assert len(pool.calls) == 4
+    assert kernels() == {8: "steady", 16: "steady"}
+
+
 def test_a_finished_run_leaves_a_profile_and_is_not_repeated(tune, out):
     tune(FAST)
     before = files(out)
