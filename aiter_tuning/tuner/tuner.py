@@ -218,7 +218,12 @@ class TunerCommon:
             plans = self._plans(work)  # before the record: a family that fails here leaves no file behind
             checkpoint = open_record(arguments, self.family.key, self._fingerprint(work), reporter)
             stack.callback(checkpoint.close)
-            stack.push(lambda kind, *_: bool(kind and discard_if_empty(checkpoint)) and False)
+
+            def discard_after_failure(kind: object, *_: object) -> None:
+                if kind is not None:
+                    discard_if_empty(checkpoint)
+
+            stack.push(discard_after_failure)
             if pool is None:
                 pool = stack.enter_context(Pool(devices=work.devices))
             self._pool = pool
