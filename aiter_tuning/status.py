@@ -52,11 +52,6 @@ class Status(StrEnum):
     def is_oom(self) -> bool:
         return self in (Status.oom_preflight, Status.oom_runtime)
 
-    @property
-    def is_timed(self) -> bool:
-        """Whether ``us`` is a measured latency."""
-        return self in (Status.ok, Status.mismatch)
-
 
 # Texts are matched because the exceptions that carry them differ by torch version and by vendor. A bare "invalid
 # argument" is a launch that the driver refused, "CUDA error: invalid argument" included: the context survives it.

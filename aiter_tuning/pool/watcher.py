@@ -19,10 +19,6 @@ class Clocks(NamedTuple):
     compile_s: float | None = None
     """A candidate's first call; also inputs and reference. None: ``candidate_s`` covers them."""
 
-    @property
-    def preparation_s(self) -> float | None:
-        return self.compile_s if self.compile_s is not None else self.candidate_s
-
 
 NO_CLOCKS = Clocks()
 

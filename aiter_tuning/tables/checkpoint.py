@@ -167,11 +167,6 @@ class Checkpoint:
         """Lines that could not be read, one sentence each."""
         return self._record.warnings
 
-    @property
-    def rows_on_record(self) -> int:
-        """How many rows earlier runs left about candidates."""
-        return len(self._record)
-
     def finished_results(
         self, shape: Mapping[str, object], fingerprints: Mapping[str, str], phase: str = SCREEN
     ) -> dict[str, Measurement]:

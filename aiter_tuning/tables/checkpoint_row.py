@@ -3,7 +3,7 @@
 ::
 
     event     run        once, first: detail holds the run's fingerprint, field by field, as JSON
-              started    on file before the candidate is handed out
+              started    on file before the candidate runs
               finished   its verdict; ends ``started``
               stopped    the run was ended by a person while it ran; ends ``started`` without a verdict
 
