@@ -113,10 +113,6 @@ class Record:
             highest[event.candidate] = max(event.attempt, highest.get(event.candidate, 0))
         return highest
 
-    def __len__(self) -> int:
-        """How many rows are on record."""
-        return sum(len(places) for places in self._places.values()) // 3
-
     def _events(self, shape: Mapping[str, object], phase: str) -> Iterator[tuple[Event, bool]]:
         """The events of one shape and phase, each with whether another process is still writing its file."""
         if not self._places:
