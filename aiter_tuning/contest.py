@@ -1,0 +1,60 @@
+"""A contest: a few candidates of one shape timed in turns, on one device, in one process, until the rule is satisfied.
+
+::
+
+    block 1   c a b d      every entrant still in is timed once, in an order of the block's own
+    block 2   b d a c      drift and disturbances hit all entrants of a block alike,
+    block 3   a c b        so that differences inside blocks tell more than the times themselves
+      ⋮
+    rule.active(entrants, blocks) ──▶ who is timed next; nobody: decided
+
+A rule sees blocks and nothing else, so that the same blocks, measured now or read from a record, lead to the same
+decisions. Standard library only: the parent makes contests, workers carry them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple, Protocol
+
+
+class Block(NamedTuple):
+    """One turn of all entrants that were still in."""
+
+    number: int
+    """From 1."""
+    order: tuple[int, ...]
+    """Entrants, by their index in the group, in the order in which they were timed."""
+    us: tuple[float, ...]
+    """Latency of each in microseconds, in that order; NaN where it could not be timed."""
+
+
+class Rule(Protocol):
+    """Decides who goes on. Implementations are frozen, picklable and pure."""
+
+    def active(self, entrants: Sequence[int], blocks: Sequence[Block]) -> tuple[int, ...]:
+        """Who is timed in the next block, of the ``entrants`` that can still run; empty: the contest is decided."""
+        ...
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What makes a group a contest of its candidates."""
+
+    rule: Rule
+    seed: int
+    block_calls: int = 10
+    """Timed calls of an entrant in a block, at least."""
+    block_us: float = 2000.0
+    """Short entrants are called more often, until a block's calls last about so long; 0: exactly ``block_calls``."""
+    blocks: tuple[Block, ...] = ()
+    """Already on record, measured on this device: they count, and are not measured again."""
+
+
+def block_order(active: Sequence[int], seed: int, number: int) -> tuple[int, ...]:
+    """The order of a block: a function of the contest's seed and the block's number alone."""
+    order = list(active)
+    Random(f"{seed}:{number}").shuffle(order)
+    return tuple(order)
