@@ -25,6 +25,11 @@ class Listener:
         self.kernels.append({"name": src.name, "hash": metadata["hash"], "hit": bool(cache_hit)})
 
 
+def _say(report):
+    """Marked, since a compiler that fails prints what it was given, which may look like JSON."""
+    print("@" + json.dumps(report), flush=True)
+
+
 def main():
     with open(sys.argv[1]) as file:
         wanted = json.load(file)
@@ -36,15 +41,13 @@ def main():
         gfx = f"sm{properties.major}{properties.minor}"
     active = triton.runtime.driver.active
     target = active.get_current_target()
-    print(
-        json.dumps(
-            {
-                "gfx": gfx,
-                "max_shared": active.utils.get_device_properties(0)["max_shared_mem"],
-                "target": [target.backend, target.arch, target.warp_size],
-                "named": list(target_of(gfx)),
-            }
-        )
+    _say(
+        {
+            "gfx": gfx,
+            "max_shared": active.utils.get_device_properties(0)["max_shared_mem"],
+            "target": [target.backend, target.arch, target.warp_size],
+            "named": list(target_of(gfx)),
+        }
     )
     for reference, shape, name, config in wanted:
         family = load_family(reference)
@@ -58,7 +61,7 @@ def main():
         except Exception as error:
             line["status"], line["detail"] = classify(error), describe(error)
         line["kernels"] = listener.kernels
-        print(json.dumps(line), flush=True)
+        _say(line)
 
 
 if __name__ == "__main__":

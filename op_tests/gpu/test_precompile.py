@@ -32,6 +32,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
+IMPORT_PATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 KIND = "hip" if torch.version.hip else "cuda"
 GEMM = "aiter_tuning.families.gemm_bf16:GemmBf16"
 TRYING = "op_tests.families_for_tests.triton_scale:Trying"
@@ -112,13 +113,13 @@ def run_candidates(cache, wanted, directory):
     done = subprocess.run(
         [sys.executable, "-m", "op_tests.gpu.candidates_process", str(file)],
         cwd=ROOT,
-        env={**os.environ, "TRITON_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "TRITON_CACHE_DIR": str(cache), "PYTHONPATH": IMPORT_PATH},
         capture_output=True,
         text=True,
         timeout=200,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    lines = [json.loads(line[1:]) for line in done.stdout.splitlines() if line.startswith("@{")]
     assert len(lines) == 1 + len(wanted), done.stdout[-3000:]
     return lines[0], lines[1:]
 

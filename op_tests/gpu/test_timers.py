@@ -29,6 +29,8 @@ from op_tests.gpu.timer_scenarios import add_call, measure, plus_one, read, slow
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(90)]
 MB = 1 << 20
 ROOT = Path(__file__).parents[2]
+IMPORT_PATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+"""With ours last: optional packages may have been put on it."""
 
 
 def in_its_own_process(name: str) -> dict[str, object]:
@@ -36,7 +38,7 @@ def in_its_own_process(name: str) -> dict[str, object]:
     done = subprocess.run(
         [sys.executable, "-m", "op_tests.gpu.timer_scenarios", name],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
         capture_output=True,
         text=True,
         timeout=80,

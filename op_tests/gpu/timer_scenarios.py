@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 
@@ -44,17 +45,24 @@ class Kind:
         torch.cuda.empty_cache()
 
 
+class Reader(NamedTuple):
+    """A timer that has read something."""
+
+    name: str
+    flags: tuple
+    plan: object
+
+
 def timers():
     return timers_of_this_gpu(Kind())
 
 
 def read(name, call, *, cold=True, iters=101, warmup=5, rule=None, restore=None):
-    """Microseconds and the timer that read them; the timer is closed, its flags are not."""
+    """Microseconds, and what is known of the timer that read them when it was still open."""
     timer = timers().new(name, cold_cache=cold)
     try:
         sampled = sample_in_bursts(timer, call, warmup=warmup, iters=iters, rule=rule, restore=restore)
-        timer.plan = timer._plan
-        return sampled.us, timer
+        return sampled.us, Reader(timer.name, timer.flags, timer._plan)
     finally:
         timer.close()
 
