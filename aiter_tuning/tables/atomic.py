@@ -8,11 +8,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
 import stat
+import time
 from pathlib import Path
+
+LEFTOVER_AGE_S = 600.0
+"""A temporary file that nobody has written to for so long belongs to a writer that was killed."""
 
 _NEW_FILE_MODE = 0o666  # less the umask, as for any file that a program creates
 
@@ -35,6 +40,17 @@ def atomic_write(path: str | os.PathLike[str], text: str) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(target.parent)
+
+
+def remove_leftovers(path: str | os.PathLike[str], *, older_s: float = LEFTOVER_AGE_S) -> None:
+    """Removes temporary files of writers of ``path`` that were killed (their process ids may mean nothing here)."""
+    target = Path(os.path.realpath(path))
+    start, now = f".{target.name}.", time.time()
+    for entry in os.scandir(target.parent):
+        if entry.name.startswith(start) and entry.name.endswith(".tmp"):
+            with contextlib.suppress(OSError):  # another writer was faster, or it is not ours to remove
+                if now - entry.stat(follow_symlinks=False).st_mtime > older_s:
+                    os.unlink(entry.path)
 
 
 def sync_directory(directory: Path) -> None:

@@ -58,8 +58,7 @@ class FileLock:
         except filelock.Timeout:
             waited = time.monotonic() - began
             raise LockTimeoutError(
-                f"{self.path}: locked by {self.holder() or 'another process'}; waited {waited:.1f} s; "
-                "wait until it has ended, or write to another file"
+                f"{self.path}: locked by {self.holder() or 'another process'}; waited {waited:.1f} s; {self._advice()}"
             ) from None
         self._sign()
 
@@ -73,6 +72,32 @@ class FileLock:
         except OSError:
             return None
         return " ".join(text.split()) or None
+
+    def _advice(self) -> str:
+        pid = self._holding_process()
+        if pid and _state_of(pid) in ("T", "t"):
+            return f"it is stopped; `kill -CONT {pid}` lets it go on"
+        return "wait until it has ended, or write to another file"
+
+    def _holding_process(self) -> int:
+        """Who has the lock now, as far as this process can see it; 0: somebody of another container, or host."""
+        try:
+            inode = self.path.stat().st_ino
+            locks = Path("/proc/locks").read_text().splitlines()
+        except OSError:
+            return 0
+        for line in locks:  # 1: FLOCK  ADVISORY  WRITE 8033 fe:00:2146334 0 EOF
+            words = line.split()
+            if len(words) > 5 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
+                return int(words[4]) if self._has_open(words[4]) else 0
+        return 0
+
+    def _has_open(self, pid: str) -> bool:
+        """Inodes are the same on several devices; the descriptor tells."""
+        try:
+            return any(os.path.samefile(fd, self.path) for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.exists())
+        except OSError:
+            return False
 
     def _sign(self) -> None:
         command = " ".join(Path(word).name if i == 0 else word for i, word in enumerate(sys.argv[:6]))
@@ -90,3 +115,11 @@ class FileLock:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _state_of(pid: int) -> str:
+    """The letter of ``/proc/<pid>/stat``, ``T`` for stopped; empty: there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

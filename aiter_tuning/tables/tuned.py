@@ -4,6 +4,7 @@
 
     rows(), find()    file ─► TunedRow            cached until the file changes; never writes
     update(rows)      lock ─► read again ─► merge by full key ─► atomic write
+                                             └ stays(current, new): may what is there now be replaced?
 
 A row holds a measured latency or does not exist: ``update`` refuses others, and reading leaves them out with a warning
 (upstream's files hold rows of zeros that were never measured). Upstream's spellings are understood (``solidx`` for
@@ -16,13 +17,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from aiter_tuning.keys import Key, KeyValue, Shape, full_key, is_missing
-from aiter_tuning.tables.atomic import atomic_write
+from aiter_tuning.tables.atomic import atomic_write, remove_leftovers
 from aiter_tuning.tables.csv_reader import CsvError, CsvTable, read_rows
 from aiter_tuning.tables.csv_writer import csv_line
 from aiter_tuning.tables.lock import FileLock
@@ -205,12 +206,20 @@ class TunedCsv:
 
     # Writing
 
-    def update(self, rows: Iterable[TunedRow], *, sort: bool = False) -> int:
+    def update(
+        self,
+        rows: Iterable[TunedRow],
+        *,
+        sort: bool = False,
+        stays: Callable[[TunedRow, TunedRow], bool] | None = None,
+    ) -> int:
         """Puts rows into the file: one with the same full key is replaced, everything else stays; returns how many.
 
         Args:
             rows: what to write; of several with one key the last counts.
             sort: whether to order the whole file by device and shape (N before M, as upstream does).
+            stays: asked under the lock with the measured row that a key has in the file now, whoever wrote it, and the
+                new one; True: the file's row stays. None: a new row replaces any.
 
         Raises:
             ValueError: a row holds no measured latency or cannot be written; the file is untouched.
@@ -222,7 +231,14 @@ class TunedCsv:
         if not new:
             return 0
         with FileLock.beside(self.path, timeout=self.lock_timeout):
+            remove_leftovers(self.path)
             header, placed = self._current()
+            if stays is not None:
+                for current in _fastest_of(placed, new):
+                    if stays(current, new[current.full_key]):
+                        del new[current.full_key]
+                if not new:
+                    return 0
             header = self._widened(header)
             merged: list[tuple[dict[str, str], tuple[Any, ...] | None]] = []
             waiting = dict(new)
@@ -306,6 +322,18 @@ class TunedCsv:
         gfx, cu_num, gpu_model, *fields = key
         shape = dict(fields)
         return (0, gfx, cu_num, gpu_model, *(shape[name] for name in columns))
+
+
+def _fastest_of(placed: Iterable[_Placed], keys: Container[tuple[Any, ...]]) -> list[TunedRow]:
+    """What a lookup finds for these keys."""
+    best: dict[tuple[Any, ...], TunedRow] = {}
+    for one in placed:
+        if one.key is None or one.row is None or one.key not in keys:
+            continue
+        other = best.get(one.key)
+        if other is None or one.row.us < other.us:
+            best[one.key] = one.row
+    return list(best.values())
 
 
 def _measured(us: float) -> bool:

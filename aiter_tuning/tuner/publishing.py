@@ -16,6 +16,7 @@ from aiter_tuning.measurement import Measurement
 from aiter_tuning.tables.csv_reader import CsvError
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
 from aiter_tuning.tuner.family import Candidate, Work
+from aiter_tuning.tuner.generation import Generation
 from aiter_tuning.tuner.plan import ShapePlan
 
 WRITE_EVERY_S = 5.0
@@ -63,6 +64,7 @@ class Publisher:
         *,
         batch: int,
         sort: bool = False,
+        generation: Generation | None = None,
         every_s: float = WRITE_EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -71,6 +73,7 @@ class Publisher:
         self._key = key
         self._batch = batch
         self._sort = sort
+        self._generation = generation or Generation()
         self._every_s = every_s
         self._clock = clock
         self._waiting: list[TunedRow] = []
@@ -96,12 +99,14 @@ class Publisher:
         if not self._waiting:
             return
         try:
-            self._table.update(self._waiting, sort=self._sort)
+            self._table.update(self._waiting, sort=self._sort, stays=self._generation.stays)
         except OSError as error:
             raise WriteFailedError(f"{self._path}: could not be written: {error.strerror or error}") from error
         except CsvError as error:  # it could be read when the run began
             raise WriteFailedError(f"could not be written, since it was changed meanwhile: {error}") from error
-        self.written += self._waiting
+        written = [row for row in self._waiting if not self._generation.yielded(row)]
+        self._generation.saw(written)
+        self.written += written
         self._waiting = []
         self._last_write = self._clock()
 
@@ -116,8 +121,9 @@ class Publisher:
         Raises:
             LookupFailedError: a row is missing, or the table cannot be read.
         """
+        clashes = self._generation.notes(self._path)
         if not self.written:
-            return ()
+            return clashes
         latest = {(*self._key.values(row.shape), row.gfx, row.cu_num, row.gpu_model): row for row in self.written}
         try:
             table = TunedCsv(self._path, self._key)
@@ -138,6 +144,6 @@ class Publisher:
             if (found.kernelName, found.us) != (row.kernelName, row.us):
                 replaced.append(f"{label} now has {found.kernelName} at {found.us} us")
         if not replaced:
-            return ()
+            return clashes
         rows = "1 row" if len(replaced) == 1 else f"{len(replaced)} rows"
-        return (f"{self._path}: somebody else replaced {rows} of this run meanwhile; {replaced[0]}",)
+        return (*clashes, f"{self._path}: somebody else replaced {rows} of this run meanwhile; {replaced[0]}")

@@ -38,6 +38,7 @@ from aiter_tuning.tuner.arguments import ARG_DEFAULTS, TuneArguments, UsageError
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.family_reference import check_declarations, reference_of
 from aiter_tuning.tuner.fingerprint import candidate_fingerprints, run_fields
+from aiter_tuning.tuner.generation import Generation, versions_in_evidence
 from aiter_tuning.tuner.outcome import ExitCode, LaneTime, RunSummary, ShapeOutcome, Verdict, exit_code_of
 from aiter_tuning.tuner.plan import ShapePlan, plan_shape, serving_shapes
 from aiter_tuning.tuner.profile_file import ProfileFile
@@ -244,7 +245,15 @@ class TunerCommon:
                 logbook,
                 begun={number for number, run in enumerate(runs) if run.results or run.attempts},
             )
-            publisher = Publisher(arguments.tune_file, self.family.key, batch=arguments.batch, sort=arguments.sort)
+            generation = Generation(versions_in_evidence(arguments.tune_file), self._fingerprint(work).fields)
+            generation.saw(row for row in work.published if row is not None)
+            publisher = Publisher(
+                arguments.tune_file,
+                self.family.key,
+                batch=arguments.batch,
+                sort=arguments.sort,
+                generation=generation,
+            )
             recorder = Recorder(
                 runs,
                 groups.numbers,

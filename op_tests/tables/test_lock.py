@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -61,9 +63,28 @@ def test_a_stopped_holder_keeps_it(tmp_path, program):
     holder = program(HOLD, path)
     assert holder.line() == "held"
     os.kill(holder.process.pid, signal.SIGSTOP)
-    with pytest.raises(LockTimeoutError):
+    with pytest.raises(LockTimeoutError, match=f"it is stopped; `kill -CONT {holder.process.pid}` lets it go on"):
         FileLock(path, timeout=0.1).acquire()
     os.kill(holder.process.pid, signal.SIGCONT)
+
+
+def test_a_holder_in_another_container_keeps_it_until_it_is_killed(tmp_path, program):
+    path = tmp_path / "table.lock"
+    apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts"]
+    if subprocess.run([*apart, "true"], capture_output=True).returncode:
+        pytest.skip("no namespaces can be made here")
+    holder = subprocess.Popen(
+        [*apart, sys.executable, "-u", "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(LockTimeoutError, match=r"locked by process \d+ on .* wait until it has ended"):
+            FileLock(path, timeout=0.1).acquire()
+    finally:
+        holder.kill()
+        holder.communicate()
+    with FileLock(path, timeout=30):
+        pass
 
 
 def test_a_forked_child_that_outlives_the_holder_does_not_keep_it(tmp_path, program):

@@ -102,6 +102,20 @@ def test_a_row_that_somebody_else_replaced_is_a_note_and_no_failure(publisher, r
     assert "now has quick at 99.0 us" in note
 
 
+def test_a_faster_row_that_another_run_wrote_meanwhile_stays(publisher, rows, table):
+    publisher = publisher()
+    table.update([rows(1, us=5.0), rows(2, us=50.0)])
+    for size in (1, 2):
+        publisher.add(rows(size))
+    publisher.write()
+
+    assert {row.shape["N"]: row.us for row in table.rows()} == {1: 5.0, 2: 12.3457}
+    assert [row.shape["N"] for row in publisher.written] == [2]
+    stays, went = publisher.check()
+    assert "1 row of this run's shapes meanwhile, which are faster and stay" in stays
+    assert "which were slower" in went
+
+
 def test_a_row_without_a_model_does_not_stand_in_for_one_that_vanished(publisher, rows, table):
     publisher = publisher()
     publisher.add(rows(1))

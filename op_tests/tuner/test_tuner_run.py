@@ -369,7 +369,7 @@ def test_results_that_cannot_be_written_end_the_run_with_5_and_lose_nothing(tune
 
 def test_only_a_full_disk_asks_for_room(tune, out, monkeypatch):
     def fail(error):
-        def update(self, rows, *, sort=False):
+        def update(self, rows, **options):
             raise OSError(error, os.strerror(error))
 
         monkeypatch.setattr(TunedCsv, "update", update)
@@ -380,7 +380,7 @@ def test_only_a_full_disk_asks_for_room(tune, out, monkeypatch):
 
 
 def test_a_run_that_could_write_nothing_says_how_many_shapes_there_were(tune, monkeypatch):
-    def update(self, rows, *, sort=False):
+    def update(self, rows, **options):
         raise OSError(errno.EIO, "broken")
 
     monkeypatch.setattr(TunedCsv, "update", update)
