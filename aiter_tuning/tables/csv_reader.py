@@ -8,61 +8,38 @@ name until somebody who knows the column reads it, and whatever cannot be meant 
                                         └──► DataFrame      read_csv: numeric where all cells are
 
 Two kinds of files differ at their end. One that a person or a tool wrote may lack its last newline, its last row
-counts. In one that we append to (``appended=True``) an unterminated last line is a write that never ended: it is
-dropped, as is a garbled line in the middle, each with a warning.
+counts (``unended`` tells which, for nobody knows whether its last cell is whole). In one that we append to
+(``appended=True``) an unterminated last line is a write that never ended: it is dropped, as is a garbled line in the
+middle, each with a warning. Who looks for everything that is wrong takes the complaints one by one (``refused``).
 """
 
 from __future__ import annotations
 
 import csv
-import difflib
-import io
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiter_tuning.keys import is_missing
+from aiter_tuning.tables.csv_error import ConflictMarkerError, CsvError
+from aiter_tuning.tables.csv_header import Columns, RowFit, read_header
 
 if TYPE_CHECKING:
     import pandas as pd
+
+__all__ = ["ConflictMarkerError", "CsvError", "CsvRow", "CsvScan", "CsvTable", "parse_line", "read_csv", "read_rows"]
 
 _CONFLICT = re.compile(r"(?:<{7}|>{7}|\|{7})(?:\s|$)|={7}\s*$")
 _LINE_END = re.compile(r"\r\n|\n|\r")  # str.splitlines knows more line ends than the csv module
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf)")
-_NEAR = 0.8
-"""How alike two column names are before one is taken for a misspelling of the other."""
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
-
-class CsvError(ValueError):
-    """A file that cannot be read as it is.
-
-    ``str()`` is ``file:line:column: what was found; what was expected; what to do``. ``line`` counts from 1 and
-    ``column`` is the number of the cell in its line, from 1; both are None where they do not apply.
-    """
-
-    def __init__(
-        self, path: str | os.PathLike[str], found: str, *, line: int | None = None, column: int | None = None
-    ) -> None:
-        super().__init__(path, found)
-        self.path = os.fspath(path)
-        self.found = found
-        self.line = line
-        self.column = column
-
-    def __str__(self) -> str:
-        place = [self.path, *(str(number) for number in (self.line, self.column) if number is not None)]
-        return f"{':'.join(place)}: {self.found}"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (self.path, self.found, self.line, self.column))
-
-
-def _rebuild(path: str, found: str, line: int | None, column: int | None) -> CsvError:
-    return CsvError(path, found, line=line, column=column)
+Refused = Callable[[CsvError], None]
+"""Takes a complaint that would otherwise end the reading."""
 
 
 class CsvRow(NamedTuple):
@@ -83,6 +60,8 @@ class CsvTable:
     positions: dict[str, int]
     """Number of each column's cell in a line, from 1, for error messages."""
     warnings: list[str]
+    unended: int | None = None
+    """The last line, if it holds a row and lacks its line end."""
 
     def error(self, line: int, column: str, found: str) -> CsvError:
         """A complaint about one cell of this file."""
@@ -104,6 +83,9 @@ class CsvScan:
         known: columns that may be there; a header that nearly spells a missing one of them is refused, because the
             column's default would silently take its place.
         appended: whether the file is one that we append to (see the module).
+        results: columns that may be there and may be spelled otherwise; only a cut last one is refused.
+        fold_case: whether names that differ in case only are read as these columns.
+        refused: takes what is wrong with a row, which is then left out; None: it is raised.
 
     Raises:
         CsvError: on construction (no such file, empty, header) or while iterating.
@@ -113,9 +95,13 @@ class CsvScan:
     required: Sequence[str] = ()
     known: Sequence[str] = ()
     appended: bool = False
+    results: Sequence[str] = ()
+    fold_case: bool = False
+    refused: Refused | None = None
     warnings: list[str] = field(default_factory=list, init=False)
     header: tuple[str, ...] = field(init=False)
     positions: dict[str, int] = field(init=False)
+    unended: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.path = Path(self.path)
@@ -123,110 +109,33 @@ class CsvScan:
         first = next(self._records, None)
         if first is None:
             raise CsvError(self.path, "the file is empty; expected a line of column names; delete it or add them")
-        self._read_header(first)
+        expected = Columns(self.required, self.known, self.results, self.fold_case)
+        self._columns = read_header(self.path, first.line, first.cells, expected)
+        self.header, self.positions, self.unended = self._columns.names, self._columns.positions, None
+        self.warnings += [f"{self.path}:{first.line}: {note}" for note in self._columns.notes]
 
     def __iter__(self) -> Iterator[CsvRow]:
-        width, names, places = self._width, self.header, [self.positions[name] - 1 for name in self.header]
-        plain = places == list(range(width))
+        names, places = self.header, [self.positions[name] - 1 for name in self.header]
+        fit = RowFit(self.path, self._columns)
+        plain = places == list(range(self._columns.width))
         for line, cells in self._records:
-            if not any(cells):
-                continue
             try:
-                if len(cells) != width:
-                    cells = self._fit(line, cells)
+                cells = fit.fitted(line, cells)
             except CsvError as error:
-                if not self.appended:
-                    raise
-                self._skip(error)
+                if self.appended:
+                    self._skip(error)
+                else:
+                    self._refuse(error)
                 continue
             yield CsvRow(line, dict(zip(names, cells if plain else [cells[p] for p in places], strict=True)))
 
     def _skip(self, error: CsvError) -> None:
         self.warnings.append(f"{error}; skipped")
 
-    def _fit(self, line: int, cells: list[str]) -> list[str]:
-        """The row with exactly as many cells as the header: without blank ones beyond it.
-
-        Raises:
-            CsvError: it is too short, or too long and the cells too many say something.
-        """
-        if len(cells) < self._least:
-            missing = next(name for name, position in self.positions.items() if position > len(cells))
-            raise CsvError(
-                self.path,
-                f"the row has {len(cells)} cells and the header {self._width} columns, {missing} is the first without "
-                "a cell; complete the row or delete it",
-                line=line,
-                column=len(cells) + 1,
-            )
-        surplus = next((i for i in range(self._width, len(cells)) if cells[i]), None)
-        if surplus is not None:
-            raise CsvError(
-                self.path,
-                f"the row has {len(cells)} cells and the header {self._width} columns; {cells[surplus]!r} belongs to "
-                "none; delete it, or name its column",
-                line=line,
-                column=surplus + 1,
-            )
-        return cells[: self._width] + [""] * (self._width - len(cells))
-
-    # Header
-
-    def _read_header(self, record: _Record) -> None:
-        line, cells = record
-        self._width = self._least = len(cells)
-        self.positions = {}
-        for position, name in enumerate(cells, start=1):
-            if not name or name.startswith("Unnamed:"):
-                continue
-            if name in self.positions:
-                raise CsvError(
-                    self.path,
-                    f"column {name} is there twice, first as column {self.positions[name]}; rename or delete one",
-                    line=line,
-                    column=position,
-                )
-            self.positions[name] = position
-        self.header = tuple(self.positions)
-        if self.positions:  # unnamed columns at the end may be left out of a row
-            self._least = max(self.positions.values())
-        self._check_columns(line, cells)
-
-    def _check_columns(self, line: int, cells: list[str]) -> None:
-        missing = [name for name in self.required if name not in self.positions]
-        if missing and all(_NUMBER.fullmatch(cell) for cell in cells):
-            raise CsvError(
-                self.path,
-                f"the first line holds numbers; expected column names, among them {', '.join(self.required)}; "
-                "add a line with them",
-                line=line,
-                column=1,
-            )
-        if missing and len(cells) == 1 and (separator := re.search(r"[;\t|]", cells[0])):
-            raise CsvError(
-                self.path,
-                f"columns are separated by {separator.group()!r}; expected commas; save the file comma-separated",
-                line=line,
-                column=1,
-            )
-        absent = [*missing, *(name for name in self.known if name not in self.positions and name not in missing)]
-        expected = {*self.required, *self.known}
-        for found in self.header:
-            meant = None if found in expected else _near_miss(found, absent)
-            if meant is not None:
-                raise CsvError(
-                    self.path,
-                    f"unknown column {found!r}; expected {meant!r}, which is missing; rename it if that is meant",
-                    line=line,
-                    column=self.positions[found],
-                )
-        if missing:
-            have = ", ".join(self.header[:12]) + (", …" if len(self.header) > 12 else "")
-            raise CsvError(
-                self.path,
-                f"no column {', '.join(missing)}; the file has {have or 'none'}; add what is missing",
-                line=line,
-            )
+    def _refuse(self, error: CsvError) -> None:
+        if self.refused is None:
+            raise error
+        self.refused(error)
 
     # Records
 
@@ -243,10 +152,8 @@ class CsvScan:
 
     def _whole_records(self) -> Iterator[_Record]:
         """Records of a file that was written by others: quoted cells may span lines."""
-        text = _decode(self.path, self._read_bytes())
-        for number, physical in enumerate(_LINE_END.split(text), start=1):
-            _refuse_conflict(self.path, physical, number)
-        reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
+        lines = _Lines(self._text())
+        reader = csv.reader(lines, skipinitialspace=True, strict=True)
         start = 1
         while True:
             try:
@@ -254,13 +161,45 @@ class CsvScan:
             except StopIteration:
                 return
             except csv.Error as error:
-                raise CsvError(
-                    self.path, f"{error}; expected cells between commas; check the quotes of this row", line=start
-                ) from None
+                found = f"{error}; expected cells between commas; check the quotes of this row"
+                self._refuse(CsvError(self.path, found, line=start))
+                lines.taken.clear()
+                start = lines.number + 1
+                reader = csv.reader(lines, skipinitialspace=True, strict=True)
+                continue
+            raw = "".join(lines.taken)
+            lines.taken.clear()
+            first, start = start, lines.number + 1
+            if '"' in raw and _has_stray_quote(raw, cells):
+                stray = "a quote inside a cell; expected cells in quotes with their own quotes doubled; check this row"
+                self._refuse(CsvError(self.path, stray, line=first))
+                continue
             cells = [cell.strip() for cell in cells]
             if any(cells):
-                yield _Record(start, cells)
-            start = reader.line_num + 1
+                if not raw.endswith(("\n", "\r")):
+                    self.unended = first
+                yield _Record(first, cells)
+
+    def _text(self) -> str:
+        """The file as text; where complaints are taken, lines that cause one are blank."""
+        data = self._read_bytes()
+        if data.startswith(_UTF16):
+            raise CsvError(self.path, "the file is UTF-16, not UTF-8 text; save the file as UTF-8", line=1)
+        if self.refused is None:
+            text = _decode(self.path, data)
+            for number, physical in enumerate(_LINE_END.split(text), start=1):
+                _refuse_conflict(self.path, physical, number)
+            return text
+        kept = []
+        for number, raw in enumerate(data.splitlines(keepends=True), start=1):
+            try:
+                line = _decode(self.path, raw, number)
+                _refuse_conflict(self.path, line, number)
+            except CsvError as error:
+                self.refused(error)
+                line = "\n"
+            kept.append(line)
+        return "".join(kept)
 
     def _appended_records(self) -> Iterator[_Record]:
         """Records of a file that we append to: one line each, read as a stream, broken ones skipped."""
@@ -285,6 +224,37 @@ class CsvScan:
                     yield _Record(number, cells)
 
 
+class _Lines:
+    """A text's lines with their ends, and those that the csv module took since somebody looked."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._ends = _LINE_END.finditer(text)
+        self._position = 0
+        self.number = 0
+        self.taken: list[str] = []
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        if self._position >= len(self._text):
+            raise StopIteration
+        end = next(self._ends, None)
+        stop = end.end() if end is not None else len(self._text)
+        line = self._text[self._position : stop]
+        self._position = stop
+        self.number += 1
+        self.taken.append(line)
+        return line
+
+
+def _has_stray_quote(raw: str, cells: list[str]) -> bool:
+    """Whether a record holds a quote that no CSV writer leaves: one inside a cell that is not in quotes."""
+    quotes, inside = raw.count('"'), sum(cell.count('"') for cell in cells)
+    return quotes % 2 == 1 or (inside > 0 and quotes < 2 * inside + 2)
+
+
 def _decode(path: Path, data: bytes, line: int = 1) -> str:
     try:
         text = data.decode("utf-8-sig" if line == 1 else "utf-8")
@@ -305,7 +275,7 @@ def _decode(path: Path, data: bytes, line: int = 1) -> str:
 
 def _refuse_conflict(path: Path, text: str, line: int) -> None:
     if text[:1] in ("<", ">", "=", "|") and _CONFLICT.match(text):
-        raise CsvError(
+        raise ConflictMarkerError(
             path,
             f"a conflict marker, {text.strip()[:40]!r}; expected a row; resolve the merge conflict",
             line=line,
@@ -327,23 +297,15 @@ def parse_line(path: Path, raw: bytes, line: int) -> list[str]:
         raise CsvError(path, f"{error}; expected cells between commas", line=line) from None
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]", "", name).casefold()
-
-
-def _near_miss(found: str, absent: Sequence[str]) -> str | None:
-    """Which absent column ``found`` probably misspells: by case or punctuation, or by a slip in a longer name."""
-    for name in absent:
-        if _plain(name) == _plain(found):
-            return name
-    if len(found) < 3 or found[-1].isdigit():  # us1, us2 and the like count things, they misspell nothing
-        return None
-    close = difflib.get_close_matches(found, [name for name in absent if len(name) > 2], n=1, cutoff=_NEAR)
-    return close[0] if close else None
-
-
 def read_rows(
-    path: str | os.PathLike[str], *, required: Sequence[str] = (), known: Sequence[str] = (), appended: bool = False
+    path: str | os.PathLike[str],
+    *,
+    required: Sequence[str] = (),
+    known: Sequence[str] = (),
+    appended: bool = False,
+    results: Sequence[str] = (),
+    fold_case: bool = False,
+    refused: Refused | None = None,
 ) -> CsvTable:
     """All rows of a CSV file as text; blank rows and unnamed columns are left out. Arguments as for :class:`CsvScan`.
 
@@ -352,9 +314,9 @@ def read_rows(
     Raises:
         CsvError: the file is missing, empty or broken.
     """
-    scan = CsvScan(Path(path), required, known, appended)
+    scan = CsvScan(Path(path), required, known, appended, results, fold_case, refused)
     rows = list(scan)
-    return CsvTable(scan.path, scan.header, rows, scan.positions, scan.warnings)
+    return CsvTable(scan.path, scan.header, rows, scan.positions, scan.warnings, scan.unended)
 
 
 def read_csv(
