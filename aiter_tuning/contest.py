@@ -15,7 +15,7 @@ decisions. Standard library only: the parent makes contests, workers carry them 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple, Protocol
 
@@ -50,7 +50,24 @@ class Contest:
     block_us: float = 2000.0
     """Short entrants are called more often, until a block's calls last about so long; 0: exactly ``block_calls``."""
     blocks: tuple[Block, ...] = ()
-    """Already on record, measured on this device: they count, and are not measured again."""
+    """Already on record: they count, and are not measured again."""
+    device: str = ""
+    """UUID of the device that ``blocks`` were measured on: on another one they do not count. Empty: on any."""
+    no_graph: tuple[int, ...] = ()
+    """Entrants known not to be capturable in a graph (flag ``no_graph``): nobody tries it again."""
+
+    def after(self, block: Block, device: str) -> Contest:
+        """The contest with one more block on record. A block replaces that of the same number, and voids later ones.
+
+        Blocks are numbered in the order in which they count, so that one of a lower number means that somebody began
+        anew: on another device, say.
+        """
+        kept = tuple(known for known in self.blocks if known.number < block.number)
+        return replace(self, blocks=(*kept, block), device=device)
+
+    def on(self, device: str) -> Contest:
+        """The contest as it stands on this device."""
+        return self if not self.device or self.device == device else replace(self, blocks=(), device=device)
 
 
 def block_order(active: Sequence[int], seed: int, number: int) -> tuple[int, ...]:

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from aiter_tuning.contest import Block, Contest
     from aiter_tuning.measurement import Measurement
 
 ALL_INPUTS = "*"
@@ -147,9 +148,22 @@ class Logbook(Protocol):
         ...
 
 
+@runtime_checkable
+class ContestLogbook(Logbook, Protocol):
+    """A logbook that follows a contest turn by turn; one that does not is only told of entrants and verdicts."""
+
+    def turn(self, ended: tuple[int, int] | None, begins: tuple[int, int] | None) -> None:
+        """One entrant's turn has ended and another's begins; candidate and attempt of each. Raises OSError."""
+        ...
+
+    def block(self, block: Block, timed: Sequence[Measurement]) -> None:
+        """A block is over; ``timed`` are its turns, in the block's order. Raises OSError."""
+        ...
+
+
 @dataclass(frozen=True)
 class Group:
-    """The candidates that one lane measures one after another."""
+    """The candidates that one lane measures, one after another or, with a contest, in turns."""
 
     tasks: tuple[MpTunerTask, ...]
     positions: tuple[int, ...]
@@ -164,6 +178,8 @@ class Group:
     """Whether candidates share inputs and reference; False: each makes its own."""
     logbook: Logbook | None = None
     """Written by the worker before and after each candidate; None: the parent is told, and that is all."""
+    contest: Contest | None = None
+    """How to time the candidates in turns; None: one after another."""
     inputs_ids: tuple[int, ...] = field(init=False)
     """Candidates with equal numbers share inputs."""
     reference_ids: tuple[int, ...] = field(init=False)

@@ -77,36 +77,16 @@ def measure_candidate(
     Raises:
         BaseException: whatever the candidate raised.
     """
-    kwargs, warmup, iters = _call_counts(task.kwargs, bench.plan)
-    if iters < 1:
-        return Measurement.failed(Status.crash, f"num_iters must be 1 or more, not {iters}", us=UNMEASURED_US)
-    if task.gen_data is None:
-        args = on_device(task.args, bench.device) if bench.device.type != "cpu" else task.args
-        copies = _copies_of(args)
-        steps = _Steps(bench, task, args, kwargs, (), copies, reference)
-
-        def restore(thoroughly: bool) -> None:
-            for copy in copies:
-                copy.settle(thoroughly=thoroughly)
-    else:
-        args = inputs.arguments(task.args)
-        names = inputs.names(task.args)
-        declared = task.output_keys if isinstance(task.output_keys, list | tuple) else ()
-        output_names = [name for name in declared if name in names]
-        outputs = [tensor for name in output_names for tensor in tensors_in(inputs.values[name])]
-        copies = inputs.copies(name for name in names if name not in output_names)
-        steps = _Steps(bench, task, args, kwargs, outputs, copies, reference)
-
-        def restore(thoroughly: bool) -> None:
-            inputs.restore(names, overwritten=output_names, thoroughly=thoroughly)
-
+    steps = Steps.of(bench, task, inputs, reference)
+    if steps.iters < 1:
+        return Measurement.failed(Status.crash, f"num_iters must be 1 or more, not {steps.iters}", us=UNMEASURED_US)
     try:
-        measurement = steps.run(warmup, iters, first_call_done, leader_us)
+        measurement = steps.run(first_call_done, leader_us)
     except BaseException as error:
         if not is_device_fault(error):  # after one, nothing on the device can be put back
-            restore(thoroughly=True)
+            steps.put_back(thoroughly=True)
         raise
-    restore(thoroughly=steps.suspicious)
+    steps.put_back(thoroughly=steps.suspicious)
     return measurement
 
 
@@ -129,35 +109,115 @@ def _call_counts(kwargs: Mapping[str, Any] | None, plan: MeasurePlan) -> tuple[M
     )
 
 
-class _Steps:
+class Checked(NamedTuple):
+    """A first call that came back."""
+
+    comparison: Comparison
+    flags: tuple[str, ...]
+    first_call_s: float
+
+
+class Timed(NamedTuple):
+    """What timing said, and who said it."""
+
+    sampled: Sampled
+    timer: str
+    flags: tuple[str, ...]
+    timing_s: float
+
+
+class Steps:
     """One candidate on its way; holds what its steps share."""
 
-    __slots__ = ("_bench", "_call", "_copies", "_inputs_at", "_outputs", "_reference", "_task", "_writes", "suspicious")
+    __slots__ = (
+        "_bench",
+        "_copies",
+        "_inputs_at",
+        "_outputs",
+        "_put_back",
+        "_reference",
+        "_task",
+        "_written",
+        "call",
+        "iters",
+        "suspicious",
+        "warmup",
+    )
 
     def __init__(
         self,
         bench: Bench,
         task: MpTunerTask,
         args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
         outputs: Sequence[torch.Tensor],
         copies: Sequence[Pristine],
         reference: Any,
+        put_back: Callable[[bool], None],
     ) -> None:
+        """Use :meth:`of`."""
         self._bench = bench
         self._task = task
-        self._call = Call(task.func, args, kwargs)
+        kwargs, self.warmup, self.iters = _call_counts(task.kwargs, bench.plan)
+        self.call = Call(task.func, args, kwargs)
+        """What is timed."""
         self._outputs = outputs
         self._copies = copies
         self._reference = reference
-        self._writes = False
+        self._put_back = put_back
+        self._written: Sequence[Pristine] = ()
         self.suspicious = False
         """Whether it may have written its inputs in a call after the checked one."""
         declared = {storage_of(tensor) for tensor in outputs} if outputs else set()
         self._inputs_at = {storage_of(tensor) for tensor in tensors_in(args)} - declared if copies else set()
 
-    def run(self, warmup: int, iters: int, first_call_done: Callable[[], None], leader_us: float) -> Measurement:
-        bench, rule = self._bench, self._bench.plan.early_stop
+    @classmethod
+    def of(cls, bench: Bench, task: MpTunerTask, inputs: Inputs, reference: Any) -> Steps:
+        """The steps of ``task`` on ``inputs``.
+
+        Raises:
+            MissingInputError: it names a value that the inputs do not hold.
+        """
+        if task.gen_data is None:
+            args = on_device(task.args, bench.device) if bench.device.type != "cpu" else task.args
+            copies = _copies_of(args)
+
+            def put_back(thoroughly: bool) -> None:
+                for copy in copies:
+                    copy.settle(thoroughly=thoroughly)
+
+            return cls(bench, task, args, (), copies, reference, put_back)
+        args = inputs.arguments(task.args)
+        names = inputs.names(task.args)
+        declared = task.output_keys if isinstance(task.output_keys, list | tuple) else ()
+        output_names = [name for name in declared if name in names]
+        outputs = [tensor for name in output_names for tensor in tensors_in(inputs.values[name])]
+
+        def restore(thoroughly: bool) -> None:
+            inputs.restore(names, overwritten=output_names, thoroughly=thoroughly)
+
+        kept = inputs.copies(name for name in names if name not in output_names)
+        return cls(bench, task, args, outputs, kept, reference, restore)
+
+    def run(self, first_call_done: Callable[[], None], leader_us: float) -> Measurement:
+        """All of them; the inputs are left to be put back."""
+        rule = self._bench.plan.early_stop
+        checked = self.check(first_call_done)
+        if isinstance(checked, Measurement):
+            return checked
+        wrong = not self.is_right(checked.comparison)
+        iters = self.iters if rule is None or not wrong else min(self.iters, rule.min_samples)
+        start = perf_counter()
+        sampled, timer, flags = self._time(self.warmup, iters, leader_us)
+        timed = Timed(sampled, timer, flags, perf_counter() - start)
+        verify = rule is None or not (wrong or sampled.censored or self._nothing_to_check)
+        return self.refused(timed) or self.conclude(checked, timed, verify=verify)
+
+    def check(self, first_call_done: Callable[[], None]) -> Checked | Measurement:
+        """The first call, compared with the reference; a measurement if it ends here.
+
+        ``first_call_done`` is called when the call has returned and its work is done.
+        """
+        bench = self._bench
         if bench.on_gpu:
             lacking = self._lacks()
             if lacking:
@@ -167,53 +227,66 @@ class _Steps:
         if prepare is not None:
             self._prepare(prepare)
         start = perf_counter()
-        result = self._call.func(*self._call.args, **self._call.kwargs)
+        result = self.call.func(*self.call.args, **self.call.kwargs)
         bench.kind.synchronize()
         first_call_s = perf_counter() - start
         first_call_done()
         flags = self._flags(result)
+        self._written = [copies.dirty() for copies in self._copies if copies.find_written()]
+        if self._written:
+            flags += (WRITES_INPUTS,)
         try:
-            for copies in self._copies:
-                self._writes = copies.find_written() or self._writes
-            if self._writes:
-                flags += (WRITES_INPUTS,)
-            comparison = self._judge(result)
-            del result
-            wrong = comparison.err_ratio > bench.plan.err_ratio
-            if wrong and rule is not None:
-                iters = min(iters, rule.min_samples)
-            start = perf_counter()
-            sampled, timer_name, timer_flags = self._time(warmup, iters, leader_us)
-            timing_s = perf_counter() - start
-            if not sampled.is_credible:
-                detail = f"the {timer_name} timer read {sampled.us} us in {CLOCK_TRIES} tries"
-                return Measurement.failed(Status.crash, detail, us=UNMEASURED_US)
-            flags += timer_flags
-            impossible = bench.limits and self._impossible(bench.limits, sampled, timer_name, timer_flags)
-            if impossible:
-                return Measurement.failed(Status.crash, impossible, us=UNMEASURED_US)
-            if rule is None or not (wrong or sampled.censored or self._nothing_to_check):
-                verified = self._verify()
-                if verified.err_ratio > comparison.err_ratio:
-                    self.suspicious = True
-                    was_right = "" if wrong else "right in its first call, wrong after timing: "
-                    comparison = Comparison(verified.err_ratio, was_right + verified.detail)
+            return Checked(self._judge(result), flags, first_call_s)
         except _ComparisonError as error:
             return _uncompared(error)
-        right = comparison.err_ratio <= bench.plan.err_ratio
+
+    def refused(self, timed: Timed) -> Measurement | None:
+        """The verdict on a time that cannot be; None if nothing speaks against it."""
+        sampled, timer, flags, _ = timed
+        if not sampled.is_credible:
+            detail = f"the {timer} timer read {sampled.us} us in {CLOCK_TRIES} tries"
+            return Measurement.failed(Status.crash, detail, us=UNMEASURED_US)
+        impossible = self._bench.limits and self._impossible(self._bench.limits, sampled, timer, flags)
+        return Measurement.failed(Status.crash, impossible, us=UNMEASURED_US) if impossible else None
+
+    def conclude(self, checked: Checked, timed: Timed, *, verify: bool) -> Measurement:
+        """The verdict, after one more call that is compared, if ``verify``."""
+        comparison = checked.comparison
+        if verify:
+            try:
+                verified = self._verify()
+            except _ComparisonError as error:
+                return _uncompared(error)
+            if verified.err_ratio > comparison.err_ratio:
+                self.suspicious = True
+                was_right = "right in its first call, wrong after timing: " if self.is_right(comparison) else ""
+                comparison = Comparison(verified.err_ratio, was_right + verified.detail)
+        right = self.is_right(comparison)
         return Measurement(
             status=Status.ok if right else Status.mismatch,
-            us=sampled.us,
+            us=timed.sampled.us,
             err_ratio=comparison.err_ratio,
             detail="" if right else comparison.detail,
-            censored=sampled.censored,
-            samples=sampled.calls,
-            timer=timer_name,
-            flags=flags,
-            first_call_s=first_call_s,
-            timing_s=timing_s,
-            device=bench.device_id,
+            censored=timed.sampled.censored,
+            samples=timed.sampled.calls,
+            timer=timed.timer,
+            flags=checked.flags + timed.flags,
+            first_call_s=checked.first_call_s,
+            timing_s=timed.timing_s,
+            device=self._bench.device_id,
         )
+
+    def is_right(self, comparison: Comparison) -> bool:
+        return comparison.err_ratio <= self._bench.plan.err_ratio
+
+    def put_back(self, *, thoroughly: bool) -> None:
+        """Leaves the inputs as they were made; ``thoroughly``: even where nobody has seen a write."""
+        self._put_back(thoroughly)
+
+    @property
+    def restore(self) -> Callable[[], None] | None:
+        """Puts back what it writes among its inputs; None if it writes nothing."""
+        return self._restore if self._written else None
 
     @property
     def _nothing_to_check(self) -> bool:
@@ -226,11 +299,11 @@ class _Steps:
             poison_free_memory((tensor for tensor in tensors_in(self._reference) if can_be_copied(tensor)), turn)
 
     def _prepare(self, prepare: Callable[..., Any]) -> None:
-        func, args, kwargs = self._call
+        func, args, kwargs = self.call
         prepared = prepare(*args, **kwargs)
         if not isinstance(prepared, tuple):
             raise TypeError(f"prepare returned a {type(prepared).__name__}; expected the tuple of the call's arguments")
-        self._call = Call(func, prepared, kwargs)
+        self.call = Call(func, prepared, kwargs)
 
     def _flags(self, result: Any) -> tuple[str, ...]:
         """``unprotected``: the result lies in an input that is not declared as an output."""
@@ -264,9 +337,9 @@ class _Steps:
     def _time(self, warmup: int, iters: int, leader_us: float) -> tuple[Sampled, str, tuple[str, ...]]:
         """Times the candidate: what that gave, which clock it was, and what to say about it."""
         bench = self._bench
-        restore = self._restore if self._writes else None
+        restore = self.restore
         if bench.on_gpu:
-            timer = self._new_timer()
+            timer = self.new_timer()
             if hasattr(timer, "burst"):
                 return self._time_in_bursts(cast(BurstTimer, timer), warmup, iters, restore, leader_us)
         else:
@@ -275,7 +348,7 @@ class _Steps:
         for _ in range(CLOCK_TRIES):  # a clock that reads zero or nonsense is asked again
             sampled = sample(
                 cast(Timer, timer),
-                self._call,
+                self.call,
                 warmup=warmup,
                 iters=iters,
                 restore=restore,
@@ -296,7 +369,7 @@ class _Steps:
         try:
             for _ in range(CLOCK_TRIES):
                 sampled = sample_in_bursts(
-                    timer, self._call, warmup=warmup, iters=iters, restore=restore, rule=rule, leader_us=leader_us
+                    timer, self.call, warmup=warmup, iters=iters, restore=restore, rule=rule, leader_us=leader_us
                 )
                 if sampled.is_credible:
                     break
@@ -306,7 +379,8 @@ class _Steps:
             if timer.unclean:
                 self._bench.ask_for_clean_worker(timer.unclean)
 
-    def _new_timer(self) -> Timer | BurstTimer:
+    def new_timer(self) -> Timer | BurstTimer:
+        """The clock for this candidate alone."""
         bench, kwargs = self._bench, self._task.kwargs
         if kwargs and kwargs.get("use_cuda_event"):
             return timer_factory("event", bench.device.type, cold_cache=bench.plan.cold_cache)(bench.kind)
@@ -317,7 +391,7 @@ class _Steps:
         work = self._work
         if work is None or sampled.censored:
             return ""
-        narrowest = min((tensor.itemsize for tensor in tensors_in([self._call.args, self._call.kwargs])), default=1)
+        narrowest = min((tensor.itemsize for tensor in tensors_in([self.call.args, self.call.kwargs])), default=1)
         return implausible(
             sampled.us,
             work,
@@ -342,8 +416,8 @@ class _Steps:
         return shortfall(free_bytes(), work.workspace_bytes)
 
     def _restore(self) -> None:
-        for copies in self._copies:
-            copies.restore_dirty()
+        for written in self._written:
+            written.restore()
 
     def _verify(self) -> Comparison:
         """One more call after all the timed ones, on inputs as they were made."""
@@ -352,7 +426,7 @@ class _Steps:
             if copies.written_for_torch():
                 copies.settle()
         self._poison(turn=1)
-        result = self._call.func(*self._call.args, **self._call.kwargs)
+        result = self.call.func(*self.call.args, **self.call.kwargs)
         self._bench.kind.synchronize()
         return self._judge(result)
 

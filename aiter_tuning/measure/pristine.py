@@ -131,12 +131,17 @@ class Pristine:
         """Whether torch counted a write since the last look."""
         return any(copy.written_for_torch() for copy in self._copies)
 
-    def restore_dirty(self) -> None:
-        """Puts back every dirty tensor; it stays dirty, as what wrote it is about to run again."""
+    def dirty(self) -> Pristine:
+        """The dirty tensors alone, still those that they are after everything was settled."""
+        part = Pristine(())
+        part._copies = [copy for copy in self._copies if copy.dirty]
+        return part
+
+    def restore(self) -> None:
+        """Puts everything back without looking; what is dirty stays so, as what wrote it is about to run again."""
         with torch.no_grad():
             for copy in self._copies:
-                if copy.dirty:
-                    copy.restore()
+                copy.restore()
 
     def settle(self, *, thoroughly: bool = False) -> None:
         """Leaves every tensor as it was made; ``thoroughly``: compares bits even where torch counted no write."""

@@ -16,8 +16,8 @@ import time
 from collections.abc import Collection
 from typing import NamedTuple
 
-PHASES = ("idle", "opening", "inputs", "reference", "compiling", "measuring")
-IDLE, OPENING, INPUTS, REFERENCE, COMPILING, MEASURING = range(len(PHASES))
+PHASES = ("idle", "opening", "inputs", "reference", "compiling", "measuring", "finals")
+IDLE, OPENING, INPUTS, REFERENCE, COMPILING, MEASURING, FINALS = range(len(PHASES))
 
 STANDBY = 1
 """Circumstance: another process imports on the lane's cores."""
@@ -42,7 +42,7 @@ class Posted(NamedTuple):
     since: float
     """When that began, on the monotonic clock that all processes of a host share."""
     started: float
-    """When the candidate itself was first called; 0 until it is."""
+    """When the candidate itself was first called, or its turn in a contest began; 0 until then."""
     opened: float
     """When the group was taken."""
 
@@ -73,7 +73,7 @@ class Board:
     def post(self, phase: int, candidate: int = -1) -> None:
         """The worker's side: what it does from now on."""
         now = time.monotonic()
-        if phase == COMPILING:
+        if phase in (COMPILING, FINALS):
             self._started = now
         elif phase == OPENING:
             self._opened = now

@@ -65,7 +65,7 @@ def test_what_was_written_is_seen_and_put_back(dtype: torch.dtype, shape: tuple[
     assert not pristine.find_written()
     tensor.zero_()
     assert pristine.find_written() is (tensor.numel() > 0)
-    pristine.restore_dirty()
+    pristine.dirty().restore()
     assert torch.equal(tensor, before)
 
 
