@@ -1,4 +1,4 @@
-"""The operators that can be tuned, one module each; adding a module here adds a family. ``kernels`` is no family.
+"""The operators that can be tuned, one module each; adding a module here adds a family.
 
 Names are read from the directory, not from the modules, so that ``aiter-tune families`` and ``--help`` stay quick and a
 family whose imports fail does not hide the others.

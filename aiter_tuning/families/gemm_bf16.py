@@ -5,7 +5,7 @@ its choice of tile, or of not splitting K, does not fit the shape: at the few ro
 
     a (M, K)   weight (N, K)   bias (N) or None ──run──▶ c (M, N)
                                                   │ linear: the library
-                                                  └ families/kernels/gemm_bf16.py: Triton, five ways, tile by tile
+                                                  └ ops/kernels/gemm_bf16.py: Triton, five ways, tile by tile
 
 Tiles come from a table by rows and vendor. Left out is what the device cannot hold (:func:`fits`, estimated low: what
 is wrongly kept compiles and is refused cheaply) and what cannot win (:func:`is_worth_trying`).
@@ -191,7 +191,7 @@ class GemmBf16(Family):
             import torch
 
             return torch.nn.functional.linear(a, weight, bias)
-        from aiter_tuning.families.kernels import gemm_bf16
+        from aiter_tuning.ops.kernels import gemm_bf16
 
         return gemm_bf16.launch(a, weight, bias, config)
 

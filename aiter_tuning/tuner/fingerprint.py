@@ -6,8 +6,9 @@ source of what runs it. If that differs, only this candidate is measured again.
 
 Source is hashed as its syntax tree, without docstrings, so that comments and formatting change nothing. From the
 methods named, the walk follows every name that their code uses to functions, kernels, classes and constants of the
-modules in which the family is defined, and counts whole the modules beside them that a method imports when it runs:
-kernels, which the parent must not import. Other modules are covered by versions at best, as their sources are not ours.
+modules in which the family is defined, and counts whole the modules beside them, or in ``aiter_tuning.ops.kernels``,
+that a method imports when it runs: kernels, which the parent must not import. Other modules are covered by versions at
+best, as their sources are not ours.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from aiter_tuning.tuner.family import Candidate, Family
 DIGEST_LENGTH = 12
 _WRAPPED = ("fn", "__wrapped__", "func", "__func__", "fget")
 """Where decorators keep the function: Triton's JITFunction and Autotuner, functools, static methods, properties."""
+_PACKAGE = Path(__file__).resolve().parents[1]
+_KERNELS = _PACKAGE / "ops" / "kernels"
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -122,13 +125,14 @@ class _Walk:
                 self.visit(used, inspect.getattr_static(self.cls, used, _NOTHING))
 
     def _visit_imports(self, tree: ast.AST | None, importer: str) -> None:
-        """Reads, without importing them, the modules below the family's own directory that some code imports."""
+        """Reads the kernels, and modules below the family's own directory, that some code imports; imports none."""
         if tree is None:
             return
         directory, root = _places(importer)
         for name in sorted(_imported(tree)):
-            file = _file_of(name, root)
-            if file is None or directory is None or directory not in file.parents or f"module {name}" in self.found:
+            ours = name.split(".")[0] == _PACKAGE.name  # wherever the family's own file is
+            file = _file_of(name, _PACKAGE.parent if ours else root)
+            if file is None or f"module {name}" in self.found or not {directory, _KERNELS} & set(file.parents):
                 continue
             try:
                 neighbour = ast.parse(file.read_text())

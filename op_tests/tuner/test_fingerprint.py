@@ -6,9 +6,10 @@ import sys
 import pytest
 
 from aiter_tuning.devices.device import Device
+from aiter_tuning.families import find_family
 from aiter_tuning.tuner.family import Candidate
 from aiter_tuning.tuner.family_reference import load_family
-from aiter_tuning.tuner.fingerprint import candidate_fingerprints, run_fields, source_digest
+from aiter_tuning.tuner.fingerprint import _Walk, candidate_fingerprints, run_fields, source_digest
 
 SOURCE = '''
 import functools
@@ -190,6 +191,14 @@ def digests_with_kernels(tmp_path):
 )
 def test_a_module_beside_the_family_that_run_imports_is_part_of_its_candidates(digests_with_kernels, change, counts):
     assert (digests_with_kernels(**change) != digests_with_kernels()) is counts
+
+
+@pytest.mark.parametrize("name", ["gemm_bf16", "gemm_cpu"])
+def test_the_packages_own_kernels_are_part_of_their_familys_candidates(name):
+    family = type(find_family(name))
+    walk = _Walk(family)
+    walk.visit("run", family.run)
+    assert f"module aiter_tuning.ops.kernels.{name}" in walk.found
 
 
 def test_a_config_changes_only_its_own_candidate(tmp_path):

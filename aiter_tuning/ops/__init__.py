@@ -1,0 +1,1 @@
+"""Operators that look up their tuned config by themselves."""
