@@ -21,7 +21,7 @@ from aiter_tuning.tables.atomic import write_all
 from aiter_tuning.tables.csv_reader import CsvError
 from aiter_tuning.tables.evidence_record import SCHEMA, Evidence, Timed
 from aiter_tuning.tables.lock import FileLock
-from aiter_tuning.tables.tuned import TunedRow
+from aiter_tuning.tables.tuned_row import TunedRow
 
 __all__ = [
     "SCHEMA",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aiter_tuning.keys import Key, KeyFieldError, KeyValue, Shape
-from aiter_tuning.tables.csv_reader import CsvTable, read_rows
+from aiter_tuning.tables.csv_reader import CsvError, CsvTable, Refused, read_rows
 from aiter_tuning.tables.unknown_columns import UnknownColumns
 
 
@@ -26,6 +26,12 @@ class ShapeFile:
     """How many rows the file has; blank ones do not count."""
     warnings: tuple[str, ...]
     """What a person should know, one line each."""
+    lines: tuple[int, ...] = ()
+    """Where each shape is first."""
+    repeated: tuple[tuple[int, int], ...] = ()
+    """Lines that repeat a shape, each with the line of the first."""
+    unended: int | None = None
+    """The last line, if it lacks its line end: its last cell may have been cut off."""
 
     @property
     def duplicates(self) -> int:
@@ -45,22 +51,51 @@ def parse_shape(table: CsvTable, line: int, cells: dict[str, str], key: Key) -> 
         raise table.error(line, error.column, f"{error}; correct the cell") from None
 
 
-def read_shapes(path: str | os.PathLike[str], key: Key) -> ShapeFile:
+def read_shapes(path: str | os.PathLike[str], key: Key, *, refused: Refused | None = None) -> ShapeFile:
     """The shapes in a CSV file; fields with a default may lack their column.
+
+    Args:
+        path: the CSV file.
+        key: the family's key.
+        refused: takes what is wrong with a row, which is then left out; None: it is raised.
 
     Raises:
         CsvError: the file is missing, empty or broken, a cell does not fit its field, or an unknown column's value
             makes a row mean something else than this family computes (a true flag, another dtype).
     """
-    table = read_rows(path, required=key.required, known=key.columns)
+    table = read_rows(path, required=key.required, known=key.columns, fold_case=True, refused=refused)
+    if not set(key.columns) & set(table.header):  # no shape is guessed from defaults alone
+        raise CsvError(table.path, f"no column of a shape; expected {', '.join(key.columns)}; add them", line=1)
     unknown = UnknownColumns(table.header, [row.cells for row in table.rows], key)
     shapes: dict[tuple[KeyValue, ...], Shape] = {}
+    lines: list[int] = []
+    repeated: list[tuple[int, int]] = []
+    first: dict[tuple[KeyValue, ...], int] = {}
     for line, cells in table.rows:
-        shape = parse_shape(table, line, cells, key)
-        objection = unknown.objection(cells, shape)
-        if objection is not None:
-            raise table.error(line, *objection)
-        shapes.setdefault(tuple(shape.values()), shape)
+        try:
+            shape = parse_shape(table, line, cells, key)
+            objection = unknown.objection(cells, shape)
+            if objection is not None:
+                raise table.error(line, *objection)
+        except CsvError as error:
+            if refused is None:
+                raise
+            refused(error)
+            continue
+        values = tuple(shape.values())
+        if values in shapes:
+            repeated.append((line, first[values]))
+            continue
+        shapes[values], first[values] = shape, line
+        lines.append(line)
     warning = unknown.warning()
     warnings = (*table.warnings, *([f"{table.path}: {warning}"] if warning else []))
-    return ShapeFile(table.path, tuple(shapes.values()), len(table.rows), warnings)
+    return ShapeFile(
+        table.path,
+        tuple(shapes.values()),
+        len(shapes) + len(repeated),
+        warnings,
+        lines=tuple(lines),
+        repeated=tuple(repeated),
+        unended=table.unended,
+    )

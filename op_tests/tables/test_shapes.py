@@ -80,9 +80,32 @@ def test_a_wrong_cell_is_named_by_file_line_and_column(written, content, message
 
 def test_a_missing_and_a_misspelled_column_are_named(written):
     assert refusal(written("M,N\n1,2\n")) == "untuned.csv:1: no column K; the file has M, N; add what is missing"
-    assert refusal(written("M,N,K,Bias\n1,2,3,True\n")).startswith(
-        "untuned.csv:1:4: unknown column 'Bias'; expected 'bias'"
+    assert refusal(written("M,N,K,biass\n1,2,3,True\n")).startswith(
+        "untuned.csv:1:4: unknown column 'biass'; expected 'bias'"
     )
+
+
+def test_columns_that_differ_in_case_only_are_read_as_ours_with_a_word_about_it(written):
+    file = read_shapes(written("m,n,k,Bias\n1,2,3,True\n"), GEMM)
+    assert file.shapes == ({"M": 1, "N": 2, "K": 3, "dtype": "fp32", "bias": True},)
+    assert file.warnings[-1].endswith(":1: column Bias read as bias")
+
+
+def test_two_columns_that_could_both_be_meant_are_refused(written):
+    assert refusal(written("M,N,k,K ,BIAS,Bias\n1,2,9,3,True,False\n")).startswith(
+        "untuned.csv:1:5: unknown column 'BIAS'; expected 'bias'"
+    )
+
+
+def test_no_shape_is_guessed_where_a_file_has_no_column_of_one(written):
+    defaults = Key(tokens=64, dtype="bf16")
+    assert refusal(written("a,b\n1,2\n"), defaults).startswith("untuned.csv:1: no column of a shape; expected tokens")
+
+
+def test_a_repeated_shape_and_an_unended_line_are_told_with_their_places(written):
+    file = read_shapes(written("M,N,K\n1,2,3\n4,5,6\n1,2,3"), GEMM)
+    assert (file.lines, file.repeated, file.unended) == ((2, 3), ((4, 2),), 4)
+    assert read_shapes(written("M,N,K\n1,2,3\n"), GEMM).unended is None
 
 
 @pytest.mark.parametrize("true", ["True", "1", "1.0", "yes"])

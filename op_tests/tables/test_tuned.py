@@ -389,7 +389,7 @@ def test_a_table_that_did_not_change_is_read_once(path, monkeypatch):
     from aiter_tuning.tables import tuned
 
     TunedCsv(path, GEMM).update([row(m) for m in range(1, 50)])
-    table, readings, read = TunedCsv(path, GEMM), [], tuned.read_rows
-    monkeypatch.setattr(tuned, "read_rows", lambda *a, **k: readings.append(a) or read(*a, **k))
+    table, readings, read = TunedCsv(path, GEMM), [], tuned.read_tuned
+    monkeypatch.setattr(tuned, "read_tuned", lambda *a, **k: readings.append(a) or read(*a, **k))
     assert all(table.find("sm90", 132, "NVIDIA H200", {"M": m, "N": 128, "K": 256}) for m in range(1, 50))
     assert len(readings) == 1
