@@ -1,6 +1,7 @@
 """Pools are expensive to start (a process imports torch), so tests share open ones."""
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -9,6 +10,21 @@ from aiter_tuning.devices.cpu import cpu_lanes
 
 LANE_MEMORY_BYTES = 2 << 30
 """Small enough that a memory hog meets its limit in a second."""
+
+
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory):
+    """A directory, and numbers for what lies in it."""
+    return tmp_path_factory.mktemp("homes"), itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def aiter_tuning_home(homes, monkeypatch):
+    """What a test leaves in the user's state directory, such as the poison list, concerns no other test and no user."""
+    directory, numbers = homes
+    home = directory / str(next(numbers))
+    monkeypatch.setenv("AITER_TUNING_HOME", str(home))
+    return home
 
 
 def small_lanes(count):

@@ -26,6 +26,7 @@ from aiter_tuning.tuner.choice import Choice, choose
 from aiter_tuning.tuner.family import Candidate
 from aiter_tuning.tuner.outcome import FailureCause, ShapeOutcome, Verdict, gather_causes, merge_causes
 from aiter_tuning.tuner.plan import ShapePlan
+from aiter_tuning.tuner.poison_list import PoisonList
 from aiter_tuning.tuner.profile_file import ProfileFile
 from aiter_tuning.tuner.publishing import Publisher, WriteFailedError, tuned_row
 from aiter_tuning.tuner.reporter import Reporter
@@ -68,6 +69,7 @@ class Recorder(Watcher):
         device: Device,
         err_ratio: float,
         publish_incomplete: bool,
+        poison: PoisonList | None = None,
     ) -> None:
         self._runs = runs
         self._group_runs = group_runs
@@ -79,6 +81,7 @@ class Recorder(Watcher):
         self._device = device
         self._err_ratio = err_ratio
         self._publish_incomplete = publish_incomplete
+        self._poison = poison
         self.outcomes: dict[int, ShapeOutcome] = {}
         self.causes: tuple[FailureCause, ...] = ()
 
@@ -93,6 +96,8 @@ class Recorder(Watcher):
             run.results[name] = measurement
         else:
             self.put_on_record(run, name, measurement)
+        if self._poison is not None:
+            self._poison.saw(run.plan.shape, name, run.fingerprints[name], measurement)
         self._reporter.candidate_measured(self._group_runs[group], index, measurement)
 
     def stopped(self, group: int, index: int, attempt: int) -> None:
@@ -148,6 +153,8 @@ class Recorder(Watcher):
         """Writes the rows that still wait, and looks up every row written."""
         self._publisher.write()
         for note in self._publisher.check():
+            self._reporter.note(note)
+        for note in self._poison.notes() if self._poison is not None else ():
             self._reporter.note(note)
 
     def conclude(self, index: int) -> ShapeOutcome:

@@ -41,6 +41,7 @@ from aiter_tuning.tuner.fingerprint import candidate_fingerprints, run_fields
 from aiter_tuning.tuner.generation import Generation, versions_in_evidence
 from aiter_tuning.tuner.outcome import ExitCode, LaneTime, RunSummary, ShapeOutcome, Verdict, exit_code_of
 from aiter_tuning.tuner.plan import ShapePlan, plan_shape, serving_shapes
+from aiter_tuning.tuner.poison_list import PoisonList
 from aiter_tuning.tuner.profile_file import ProfileFile
 from aiter_tuning.tuner.publishing import Publisher, WriteFailedError
 from aiter_tuning.tuner.record import discard_if_empty, has_record, open_record
@@ -228,7 +229,10 @@ class TunerCommon:
             if pool is None:
                 pool = stack.enter_context(Pool(devices=work.devices))
             self._pool = pool
-            runs, already = self._remaining(work, plans, checkpoint)
+            poison = PoisonList(self.family.name, device, self._fingerprint(work).fields, self._clocks(arguments))
+            runs, already = self._remaining(work, plans, checkpoint, poison)
+            for note in poison.notes():
+                reporter.note(note)
             tasks = FamilyTasks(
                 self.family, self._reference, seed=SAMPLE_SEED, kwargs=self.measurement_kwargs(arguments)
             )
@@ -264,6 +268,7 @@ class TunerCommon:
                 device=device,
                 err_ratio=arguments.err_ratio,
                 publish_incomplete=arguments.budget is not None,
+                poison=poison,
             )
             reporter.run_started(self._started(work, runs, already))
             end, message = self._measure(groups, recorder, pool, arguments, began)
@@ -311,12 +316,10 @@ class TunerCommon:
             recorder.conclude_resumed()
             outcome = RunOutcome(RunEnd.interrupted) if self._stop else RunOutcome(RunEnd.done)
             if len(groups) and not self._stop:
-                compile_s = COMPILE_TIMEOUT_S if self.family.precompiles else None
-                clocks = Clocks(arguments.timeout, arguments.candidate_timeout, compile_s)
                 outcome = pool.run(
                     groups,
                     plan,
-                    clocks,
+                    self._clocks(arguments),
                     on_fault="continue",
                     watcher=recorder,
                     budget_s=budget_s,
@@ -333,6 +336,10 @@ class TunerCommon:
             advice = "make room, then run" if no_room else "put that right, then run"
             return None, f"{text}; what was measured is kept in the checkpoint: {advice} the same command again"
         return outcome.end, _advice(outcome, recorder.outcomes.values())
+
+    def _clocks(self, arguments: TuneArguments) -> Clocks:
+        compile_s = COMPILE_TIMEOUT_S if self.family.precompiles else None
+        return Clocks(arguments.timeout, arguments.candidate_timeout, compile_s)
 
     def _fingerprint(self, work: _Work) -> RunFingerprint:
         arguments = work.arguments
@@ -352,18 +359,22 @@ class TunerCommon:
         shapes = zip(work.shapes, work.published, strict=True)
         return [plan_shape(self.family, shape, work.device, row) for shape, row in shapes]
 
-    def _remaining(self, work: _Work, plans: Sequence[ShapePlan], checkpoint: Checkpoint) -> tuple[list[ShapeRun], int]:
+    def _remaining(
+        self, work: _Work, plans: Sequence[ShapePlan], checkpoint: Checkpoint, poison: PoisonList
+    ) -> tuple[list[ShapeRun], int]:
         """What is left of each shape, and how many have a row and nothing left."""
         runs = []
         for plan in plans:
             shape, row = plan.shape, plan.published
             fingerprints = candidate_fingerprints(self.family, plan.candidates)
             finished = checkpoint.finished_results(shape, fingerprints)
+            finished = poison.still_counting(shape, fingerprints, finished)
             suspicions = checkpoint.suspects(shape, fingerprints)
             if row is not None and not work.arguments.retune and not finished and not suspicions:
                 continue
             attempts = checkpoint.attempts(shape)
             left = remaining_work(plan.measuring_order(), finished, suspicions, attempts, work.arguments.retry)
+            left = poison.withhold(left, shape, fingerprints, attempts, work.arguments.retry)
             if row is not None and not work.arguments.retune and not left.todo and not left.convicted:
                 continue
             runs.append(
