@@ -90,6 +90,7 @@ def _build() -> tuple[argparse.ArgumentParser, argparse._SubParsersAction[_Parse
     _add_tune(commands)
     families = commands.add_parser("families", help="list the families that can be tuned", allow_abbrev=False)
     families.add_argument("--json", action="store_true", help="as JSON")
+    _add_poison(commands)
     commands.add_parser("autotune", help="tables and recordings of Triton's own autotuner", add_help=False)
     return parser, commands
 
@@ -191,6 +192,36 @@ def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
     output.add_argument(
         "-v", "--verbose", action="store_true", help="a line for each shape and failure, and what candidates print"
     )
+
+
+_POISON_EPILOG = """\
+A candidate that killed its worker or had to be killed is put on a list in $AITER_TUNING_HOME (else
+~/.local/state/aiter_tuning) and left alone by later runs on the same model of device, under the same versions.
+`aiter-tune tune --retry crash,timeout` runs such candidates all the same; one that works is taken off the list.
+
+examples:
+  aiter-tune poison                                  what is on the list
+  aiter-tune poison clear --candidate bm128_bn256    give a candidate another chance
+  aiter-tune poison clear --all
+"""
+
+
+def _add_poison(commands: argparse._SubParsersAction[_Parser]) -> None:
+    poison = commands.add_parser(
+        "poison",
+        help="candidates that killed or hung a worker",
+        description="Shows or clears the candidates that later runs leave alone.",
+        epilog=_POISON_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    poison.add_argument("action", nargs="?", choices=("list", "clear"), default="list", help="default: list")
+    poison.add_argument("--family", metavar="NAME", help="only this family's")
+    poison.add_argument("--candidate", metavar="NAME", help="only the candidate of this name")
+    poison.add_argument("--fingerprint", metavar="HEX", help="only the candidate whose fingerprint begins so")
+    poison.add_argument("--model", metavar="NAME", help="only those of this model of device")
+    poison.add_argument("--all", action="store_true", help="to clear the whole list")
+    poison.add_argument("--json", action="store_true", help="as JSON")
 
 
 # What a value has to be. argparse puts the flag's name in front.

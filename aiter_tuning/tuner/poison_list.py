@@ -162,10 +162,11 @@ class PoisonList:
         self._trouble = ""
         self._file: PoisonFile | None = None
         try:
-            self._file = PoisonFile(path)
-            for record in self._file.read():
+            file = PoisonFile(path)
+            for record in file.read():
                 if record.device == self._device:
                     self._by_fingerprint.setdefault(record.fingerprint, []).append(record)
+            self._file = file
         except OSError as error:
             self._trouble = f"the poison list cannot be read, {error}"
 
