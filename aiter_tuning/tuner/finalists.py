@@ -1,0 +1,56 @@
+"""Who is timed again: a decision on the screening's results, without any I/O.
+
+::
+
+    screening ─▶ right and not censored ─▶ the fastest few ─┐
+                 incumbent, default ────────────────────────┴▶ finalists, in the family's order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from aiter_tuning.measurement import Measurement
+from aiter_tuning.status import Status
+from aiter_tuning.tuner.choice import is_correct
+
+HOPELESS = 1.5
+"""Nobody this many times slower than the best of the screening is timed again for its own sake. As wide as a screening
+stops at: its latencies are minutes apart, and a clock may have dropped in between."""
+
+
+def pick_finalists(
+    order: Sequence[str],
+    measurements: Mapping[str, Measurement],
+    *,
+    incumbent: str,
+    default: str,
+    finalists: int,
+    err_ratio: float,
+) -> tuple[str, ...]:
+    """Names of those who are to be timed side by side; none if there is nothing to compare.
+
+    Args:
+        order: names of all candidates, in the family's own, fixed order.
+        measurements: results of the screening by name.
+        incumbent: what runs today; it takes part if it is right, however slow.
+        default: what serving uses unasked; so does it.
+        finalists: how many others at most; 0 or 1: nobody is timed again.
+        err_ratio: largest accepted fraction of wrong elements.
+    """
+    if finalists < 2:
+        return ()
+    right = [name for name in order if is_correct(measurements.get(name), err_ratio)]
+    if not right:
+        return ()
+    best_us = min(measurements[name].us for name in right)
+    fast = sorted(
+        (name for name in right if measurements[name].us <= HOPELESS * best_us), key=lambda n: measurements[n].us
+    )
+    chosen = {*fast[:finalists], *(name for name in (incumbent, default) if _runs(measurements.get(name), err_ratio))}
+    return tuple(name for name in order if name in chosen) if len(chosen) > 1 else ()
+
+
+def _runs(measurement: Measurement | None, err_ratio: float) -> bool:
+    """Whether it is right; a latency that is a lower bound only will do here."""
+    return measurement is not None and measurement.status is Status.ok and measurement.err_ratio <= err_ratio

@@ -1,0 +1,97 @@
+"""Who is timed again after the screening."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiter_tuning.measurement import Measurement
+from aiter_tuning.status import Status
+from aiter_tuning.tuner.finalists import HOPELESS, pick_finalists
+
+ORDER = tuple("abcdefgh")
+
+
+def ok(us, **rest):
+    return Measurement(Status.ok, us, **{"err_ratio": 0.0, **rest})
+
+
+def pick(measurements, incumbent="a", default="a", finalists=3):
+    return "".join(
+        pick_finalists(ORDER, measurements, incumbent=incumbent, default=default, finalists=finalists, err_ratio=0.05)
+    )
+
+
+def test_the_fastest_few_come_in_the_familys_order():
+    assert pick({"a": ok(10), "b": ok(12), "c": ok(9), "d": ok(11), "e": ok(8)}) == "ace"
+
+
+def test_incumbent_and_default_take_part_however_slow():
+    slow = {"a": ok(1000), "b": ok(500, censored=True), "c": ok(9), "d": ok(10)}
+
+    assert pick(slow, incumbent="b", default="a", finalists=2) == "abcd"
+
+
+@pytest.mark.parametrize(
+    "measurement",
+    [
+        pytest.param(Measurement(Status.mismatch, 1.0, 0.5), id="wrong"),
+        pytest.param(Measurement.failed(Status.crash, "boom"), id="crashed"),
+        pytest.param(Measurement.failed(Status.timeout, "slow"), id="timeout"),
+        pytest.param(ok(1.0, err_ratio=0.06), id="too many wrong elements"),
+        pytest.param(None, id="not measured"),
+    ],
+)
+def test_who_failed_does_not_take_part_not_even_the_incumbent(measurement):
+    measurements = {"b": ok(10), "c": ok(11)} | ({"a": measurement} if measurement is not None else {})
+
+    assert pick(measurements) == "bc"
+
+
+def test_a_lower_bound_is_no_reason_to_be_timed_again():
+    assert pick({"a": ok(10), "b": ok(10), "c": ok(1, censored=True)}) == "ab"
+
+
+def test_a_doubtful_latency_is():
+    assert pick({"a": ok(10), "b": ok(11), "c": ok(12, flags=("standby", "throttled"))}) == "abc"
+
+
+def test_those_far_behind_the_best_are_left_out():
+    assert pick({"a": ok(10), "b": ok(10 * HOPELESS), "c": ok(10 * HOPELESS + 0.1)}) == "ab"
+
+
+@pytest.mark.parametrize("finalists", [0, 1])
+def test_fewer_than_two_finalists_mean_single_timings(finalists):
+    assert pick({"a": ok(10), "b": ok(9)}, finalists=finalists) == ""
+
+
+@pytest.mark.parametrize("measurements", [{}, {"a": ok(10)}, {"b": ok(5)}, {"a": ok(10), "b": ok(math.inf)}])
+def test_one_candidate_needs_no_comparison(measurements):
+    assert pick(measurements) == ""
+
+
+measured = st.builds(
+    Measurement,
+    status=st.sampled_from([Status.ok, Status.ok, Status.mismatch, Status.crash]),
+    us=st.one_of(st.floats(1, 20), st.sampled_from([-1.0, 0.0, math.inf, math.nan])),
+    err_ratio=st.sampled_from([0.0, 0.05, 0.06]),
+    censored=st.booleans(),
+)
+
+
+@given(st.dictionaries(st.sampled_from(ORDER), measured), st.sampled_from(ORDER), st.integers(2, 8))
+def test_the_best_of_the_screening_is_always_among_them(measurements, incumbent, finalists):
+    picked = pick(measurements, incumbent=incumbent, finalists=finalists)
+
+    right = {
+        name: m.us
+        for name, m in measurements.items()
+        if m.status is Status.ok and m.err_ratio <= 0.05 and not m.censored and 0 < m.us < math.inf
+    }
+    assert len(picked) <= finalists + 2
+    assert list(picked) == sorted(picked)
+    if picked:
+        assert min(right, key=lambda name: (right[name], name)) in picked
+    else:
+        assert len(right) < 2 or all(us > HOPELESS * min(right.values()) for us in sorted(right.values())[1:])
