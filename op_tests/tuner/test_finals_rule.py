@@ -153,8 +153,6 @@ def test_nobody_left_ends_the_contest():
 
 latencies = st.lists(st.floats(15, 25), min_size=1, max_size=7)
 contests = st.tuples(latencies, st.integers(0, 10_000), st.floats(0.001, 0.05))
-    st.lists(st.floats(15, 25), min_size=1, max_size=7), st.integers(0, 10_000), st.floats(0.001, 0.05)
-)
 
 
 @settings(max_examples=150, deadline=None)
