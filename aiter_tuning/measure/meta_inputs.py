@@ -7,6 +7,7 @@ the same alignment as with real memory, which allocators align to 256 bytes and 
 
 from __future__ import annotations
 
+import importlib
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -60,20 +61,60 @@ def make_meta_inputs(task: MpTunerTask) -> Inputs:
         return Inputs.make(task, None, META, seed=0)
 
 
-def leave_dynamo_out() -> None:
-    """Keeps torch from importing its compiler the first time that an operator works on meta tensors.
+def leave_tracing_out() -> None:
+    """Keeps torch from importing what it traces programs with the first time that an operator works on meta tensors.
 
-    Many operators' meta functions are wrapped in ``torch._dynamo.disable``, and the import for it takes two seconds,
-    much more than compiling a kernel. Nothing here is ever traced; code that does need dynamo fails, which is no
-    verdict about a candidate. For processes that only compile, before they do so.
+    Many operators' meta functions are wrapped in ``torch._dynamo.disable``, and many compare sizes by functions that
+    could be given symbols: the imports for that (torch's compiler, sympy) take two seconds each, much more than
+    compiling a kernel. Nothing here is ever traced; code that does need dynamo fails, which is no verdict about a
+    candidate. For processes that only compile, before they do so.
     """
-    if "torch._dynamo" in sys.modules:
-        return
+    if "torch._dynamo" not in sys.modules:
+        stand_in = types.ModuleType("torch._dynamo", "Left out of a process that only compiles kernels.")
+        vars(stand_in)["disable"] = _disable
+        sys.modules["torch._dynamo"] = stand_in
+        vars(torch)["_dynamo"] = stand_in
+    for name, answers in _PLAIN_SIZES.items():
+        if name not in sys.modules:
+            sys.modules[name] = _StandIn(name, answers)
 
-    def disable(fn: Any = None, recursive: bool = True, **_: Any) -> Any:
-        return fn if fn is not None else lambda fn: fn
 
-    stand_in = types.ModuleType("torch._dynamo", "Left out of a process that only compiles kernels.")
-    vars(stand_in)["disable"] = disable
-    sys.modules["torch._dynamo"] = stand_in
-    vars(torch)["_dynamo"] = stand_in
+def _disable(fn: Any = None, recursive: bool = True, **_: Any) -> Any:
+    return fn if fn is not None else lambda fn: fn
+
+
+def _is_true(condition: Any, *_: Any, **__: Any) -> bool:
+    return bool(condition)
+
+
+_IF_TRUE = ("expect_true", "guard_or_false", "guard_or_true", "guard_size_oblivious", "statically_known_true")
+_PLAIN_SIZES: Mapping[str, Mapping[str, Any]] = {
+    "torch.fx.experimental.symbolic_shapes": {
+        **dict.fromkeys(_IF_TRUE, _is_true),
+        "is_nested_int": lambda size: False,
+        "has_guarding_hint": lambda size: True,
+        "guarding_hint_or_throw": lambda size: size,
+        "sym_and": lambda *conditions: all(conditions),
+        "sym_or": lambda *conditions: any(conditions),
+        "sym_eq": lambda x, y: (tuple(x) == tuple(y)) if isinstance(x, tuple | list) else x == y,
+    },
+    "sympy": {"Basic": type("Basic", (), {})},
+}
+"""What torch asks of these modules about sizes that are plain numbers."""
+
+
+class _StandIn(types.ModuleType):
+    """In the place of a module that is slow to import, until somebody asks it for more than its few answers."""
+
+    def __init__(self, name: str, answers: Mapping[str, Any]) -> None:
+        super().__init__(name, "Left out of a process that only compiles kernels, unless it is needed.")
+        vars(self).update(answers)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        own = self.__name__
+        for other in _PLAIN_SIZES:  # the real ones need each other
+            if isinstance(sys.modules.get(other), _StandIn):
+                del sys.modules[other]
+        return getattr(importlib.import_module(own), name)

@@ -27,7 +27,6 @@ import signal
 import socket
 import struct
 import sys
-import threading
 import time
 import warnings
 from collections import deque
@@ -98,16 +97,15 @@ def main() -> None:
 
 def warm_up(order: Order) -> None:
     """Pays once what every process would pay for its first dry run."""
-    hashing = threading.Thread(target=_hash_triton)  # a second for Triton's library, beside the import of torch
-    hashing.start()
-    import torch  # noqa: F401  # first and by itself, while the library is hashed
+    from aiter_tuning.measure.triton_ahead import hashing  # isort: skip  # a second, beside the import of torch
+    import torch  # noqa: F401
 
     from aiter_tuning.measure.compile_target import Limits, target_of
     from aiter_tuning.measure.dry_run import DryRunner
-    from aiter_tuning.measure.meta_inputs import leave_dynamo_out
+    from aiter_tuning.measure.meta_inputs import leave_tracing_out
     from aiter_tuning.measure.throw_away_kernel import throw_away_task
 
-    leave_dynamo_out()
+    leave_tracing_out()
     hashing.join()  # before the first fork: a thread would not be there afterwards, but what it holds would
     target = target_of(order.gfx)
     if target is None:
@@ -116,13 +114,6 @@ def warm_up(order: Order) -> None:
         runner.run(throw_away_task())
     gc.collect()
     gc.freeze()  # a collection in a forked process would copy every page that it looks at
-
-
-def _hash_triton() -> None:
-    with contextlib.suppress(Exception):
-        from triton.runtime.cache import triton_key
-
-        triton_key()
 
 
 @contextmanager

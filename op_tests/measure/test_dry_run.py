@@ -247,6 +247,24 @@ def test_only_the_compilers_word_is_a_verdict(outcome, status, us):
         assert (measurement.status, measurement.us, measurement.detail) == (status, us, "why")
 
 
+def test_arithmetic_on_meta_tensors_does_not_import_what_torch_traces_with():
+    code = """
+import sys, torch
+from aiter_tuning.measure.meta_inputs import leave_tracing_out
+leave_tracing_out()
+x = torch.randn(64, 32, device="meta", dtype=torch.bfloat16)
+y = (torch.rand(32, 16, device="meta").to(torch.bfloat16) * 0.5 + 1).t().contiguous()
+z = torch.cat([x @ y.t(), torch.zeros(1, 16, device="meta", dtype=torch.bfloat16)])[1:].view(8, 128)
+print(tuple(z.shape), "sympy.core" in sys.modules, "torch._dynamo.config" in sys.modules)
+from torch.fx.experimental.symbolic_shapes import ShapeEnv  # what is really needed is really there
+import sympy
+print(ShapeEnv.__name__, sympy.Integer(2) + 1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["(8, 128) False False", "ShapeEnv 3"]
+
+
 def test_inputs_on_meta_are_made_with_a_generator_as_on_any_device():
     def seeded(*, device):
         generator = torch.Generator(device=device).manual_seed(3)

@@ -1,0 +1,22 @@
+"""Importing this begins what Triton does before its first kernel, beside whatever is imported next.
+
+Triton names what it compiles after a hash of its own library, half a second of reading that holds no lock. A worker
+that imports this module first, then torch, finds it done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+
+def _hash_library() -> None:
+    with contextlib.suppress(Exception):  # whoever needs it will say what is wrong
+        from triton.runtime.cache import triton_key
+
+        triton_key()
+
+
+hashing = threading.Thread(target=_hash_library, daemon=True)
+"""Joined by whoever forks."""
+hashing.start()
