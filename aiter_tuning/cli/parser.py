@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from aiter_tuning.cli.table_flags import add_table_commands
 from aiter_tuning.status import Status
 from aiter_tuning.tuning_policy import DEFAULT_MEASUREMENT, DEFAULT_RUN
 
@@ -91,6 +92,8 @@ def _build() -> tuple[argparse.ArgumentParser, argparse._SubParsersAction[_Parse
     families = commands.add_parser("families", help="list the families that can be tuned", allow_abbrev=False)
     families.add_argument("--json", action="store_true", help="as JSON")
     _add_poison(commands)
+    _add_doctor(commands)
+    add_table_commands(commands)
     commands.add_parser("autotune", help="tables and recordings of Triton's own autotuner", add_help=False)
     return parser, commands
 
@@ -192,6 +195,32 @@ def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
     output.add_argument(
         "-v", "--verbose", action="store_true", help="a line for each shape and failure, and what candidates print"
     )
+
+
+_DOCTOR_EPILOG = """\
+Looks at devices, versions, clocks, other processes, files and locks, starts a worker as a run would, and times a
+kernel against itself for five seconds. Every finding is ok, a warning, or bad, and says what to do.
+
+exit codes:
+  0  tuning here would tell the truth
+  1  tuning here would mislead, or fail
+"""
+
+
+def _add_doctor(commands: argparse._SubParsersAction[_Parser]) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="would tuning on this machine, now, tell the truth?",
+        description="Finds out what on this machine would make measurements misleading, or a run fail.",
+        epilog=_DOCTOR_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    doctor.add_argument("--device", metavar="DEVICE", help="cpu, cuda, hip, or indices and UUIDs separated by commas")
+    doctor.add_argument(
+        "--directory", metavar="DIR", default=".", help="where tuned CSVs are to be written (default: here)"
+    )
+    doctor.add_argument("--json", action="store_true", help="as JSON")
 
 
 _POISON_EPILOG = """\

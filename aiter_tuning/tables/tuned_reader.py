@@ -27,7 +27,8 @@ from aiter_tuning.tables.tuned_row import ALIASES, DEVICE, RESULT, TAG, TunedRow
 from aiter_tuning.tables.unknown_columns import UnknownColumns
 
 _RESULT_COLUMNS = (*RESULT, *ALIASES.values(), "libtype", TAG)
-_METRICS = frozenset({"tflops", "bw", "errRatio", "err_ratio", "libtype", TAG})
+_HARMLESS_LAST = frozenset({"tflops", "bw", "errRatio", "err_ratio", "libtype", "config", TAG})
+"""Last columns of which half a cell decides nothing, or is no JSON."""
 
 
 class EntryKind(StrEnum):
@@ -124,12 +125,18 @@ def _warnings(table: CsvTable, unknown: UnknownColumns) -> list[str]:
     warnings = list(table.warnings)
     if (sentence := unknown.warning()) is not None:
         warnings.append(f"{table.path}: {sentence}")
-    if table.unended is not None and table.header and table.header[-1] not in _METRICS:
+    if (line := cut_line(table)) is not None:
         warnings.append(
-            f"{table.path}:{table.unended}: the last line has no line end; if the file was cut off, "
+            f"{table.path}:{line}: the last line has no line end; if the file was cut off, "
             f"{table.header[-1]} is not whole; end the line if it is"
         )
     return warnings
+
+
+def cut_line(table: CsvTable) -> int | None:
+    """The last line, if it lacks its end and half of its last cell would pass for a whole one."""
+    harmless = not table.header or table.header[-1] in _HARMLESS_LAST
+    return None if harmless else table.unended
 
 
 def _understood(table: CsvTable, line: int, cells: dict[str, str], key: Key, unknown: UnknownColumns) -> Entry:
