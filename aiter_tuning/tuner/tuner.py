@@ -227,7 +227,7 @@ class TunerCommon:
 
             stack.push(discard_after_failure)
             if pool is None:
-                pool = stack.enter_context(Pool(devices=work.devices))
+                pool = stack.enter_context(Pool(devices=work.devices, preload=_preload(self.family, work.device)))
             self._pool = pool
             poison = PoisonList(self.family.name, device, self._fingerprint(work).fields, self._clocks(arguments))
             runs, already = self._remaining(work, plans, checkpoint, poison)
@@ -420,3 +420,9 @@ def _advice(outcome: RunOutcome, shapes: Iterable[ShapeOutcome]) -> str:
 def _timer(device: Device) -> str:
     """The host's clock on a CPU, elsewhere the best that works there."""
     return "wall" if device.torch_device == "cpu" else "auto"
+
+
+def _preload(family: Family, device: Device) -> tuple[str, ...]:
+    """What workers import before they are needed."""
+    on_gpu = device.torch_device != "cpu"
+    return ("aiter_tuning.measure.triton_ahead", "torch", "triton") if on_gpu and family.precompiles else ("torch",)
