@@ -198,7 +198,9 @@ class TunerCommon:
                         return devices
             except ValueError as error:
                 raise UsageError(f"--device {wanted}: {error}") from None
-            raise UsageError(f"--device {wanted}: {self.family.name} runs on {', '.join(runs_on)} only")
+            interpret = "; TRITON_INTERPRET=1 runs its Triton kernels on the CPU, to see that they are right"
+            hint = interpret if wanted == "cpu" and self.family.precompiles else ""
+            raise UsageError(f"--device {wanted}: {self.family.name} runs on {', '.join(runs_on)} only{hint}")
         reasons = {}
         for kind in runs_on:
             try:
