@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from aiter_tuning.devices.discovery import DeviceRequest
+from aiter_tuning.devices.discovery import DeviceRequest, device_notes
 from aiter_tuning.measure.plan import MeasurePlan
 from aiter_tuning.measurement import Measurement, TuneResult
 from aiter_tuning.pool.ledger import OnFault
@@ -114,6 +114,8 @@ def mp_tuner(
     with contextlib.nullcontext(pool) if pool is not None else Pool(devices, mp_num, startup_timeout) as used:
         if pool is None and devices is None and used.devices[0].torch_device == "cpu":
             logger.warning("no visible GPU: measuring on the CPU")
+        for note in device_notes(used.devices):
+            logger.warning("%s", note)
         if shape_grouped or (len(used.lanes) == 1 and not fast_mode):
             groups = ShapeTasks(checked, in_datas)
         else:
