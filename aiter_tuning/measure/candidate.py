@@ -209,7 +209,7 @@ class Steps:
         start = perf_counter()
         sampled, timer, flags = self._time(self.warmup, iters, leader_us)
         timed = Timed(sampled, timer, flags, perf_counter() - start)
-        verify = rule is None or not (wrong or sampled.censored or self._nothing_to_check)
+        verify = rule is None or not (wrong or sampled.censored or not self.has_reference)
         return self.refused(timed) or self.conclude(checked, timed, verify=verify)
 
     def check(self, first_call_done: Callable[[], None]) -> Checked | Measurement:
@@ -289,8 +289,9 @@ class Steps:
         return self._restore if self._written else None
 
     @property
-    def _nothing_to_check(self) -> bool:
-        return not has_reference(self._task)
+    def has_reference(self) -> bool:
+        """Whether there is anything to compare with."""
+        return has_reference(self._task)
 
     def _poison(self, turn: int) -> None:
         if self._outputs:

@@ -170,13 +170,13 @@ class GroupBench:
             measurement = measure_candidate(
                 self._bench, self._tasks[index], inputs, self._reference, first_call_done, leader_us
             )
-        except MissingInputError as error:
-            return Measurement.failed(Status.crash, str(error), us=UNMEASURED_US), None
         except BaseException as error:  # a candidate may raise SystemExit or a class of its own: a verdict all the same
             return self._verdict(error)
         return measurement, None
 
     def _verdict(self, error: BaseException) -> tuple[Measurement, BaseException | None]:
+        if isinstance(error, MissingInputError):
+            return Measurement.failed(Status.crash, str(error), us=UNMEASURED_US), None
         detail = describe(error)
         if is_device_fault(error):
             self.fault = error

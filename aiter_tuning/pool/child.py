@@ -6,6 +6,7 @@
       Bind  → take the device, probe it                                  → Bound | BindFailed
       Open  → post "opening"; load the group                             → (OpenFailed)
       Go    → post "inputs", "reference", "compiling", "measuring"       → Measured | Unprepared
+              of a contest: "finals" at every turn                       → BlockDone, Measured
       Close → drop the inputs
 
 Every step is posted on the board before it begins, so that the parent knows what a worker was doing when it died.
@@ -27,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from aiter_tuning.devices.device import Device, DeviceKind, load_kind
@@ -34,6 +36,7 @@ from aiter_tuning.measurement import UNMEASURED_US, Measurement
 from aiter_tuning.pool.board import COMPILING, INPUTS, MEASURING, OPENING, REFERENCE, Board, flags_between
 from aiter_tuning.pool.channel import Channel
 from aiter_tuning.pool.compile_book import GroupBook
+from aiter_tuning.pool.finals import Finals
 from aiter_tuning.pool.messages import (
     TOKEN_VARIABLE,
     Adopt,
@@ -71,7 +74,7 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed must survive os._exit
     try:
         channel = Channel(socket.socket(fileno=pipe), directory)
-        _Server(channel, Board.inherit(board)).serve()
+        Server(channel, Board.inherit(board)).serve()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone or has closed us
     os._exit(0)
@@ -126,18 +129,25 @@ def _import_in_background(names: tuple[str, ...]) -> None:
     thread.join()
 
 
-class _Server:
+class ParentDecides(Exception):  # noqa: N818  # no error: the worker waits for what comes next
+    """How to go on is up to the parent, who has been told."""
+
+
+class Server:
+    """A worker, from its start to its end."""
+
     def __init__(self, channel: Channel, board: Board) -> None:
         self._output = os.dup(1)
-        self._post = board.post
-        self._circumstances = board.circumstances
+        self.post = board.post
+        self.circumstances = board.circumstances
         self._pipe = channel.fileno()
-        self._send = channel.send
+        self.send = channel.send
         self._receive = channel.receive
         self._kind: DeviceKind | None = None
         self._device_id = ""
         self._device: Device | None = None
         self._bench: Any = None
+        self._finals: Finals | None = None
         self._surroundings: Any = None
         self._logbook: Logbook | None = None
         self._tasks: list[MpTunerTask] = []
@@ -158,7 +168,7 @@ class _Server:
         gc.collect()
         gc.freeze()  # a full collection over torch's modules costs 0.1 s each time; frozen they are not looked at
         self._printed()  # what imports had to say concerns no candidate
-        self._send(Ready(time.monotonic() - started))
+        self.send(Ready(time.monotonic() - started))
         handlers: dict[type, Callable[[Any], None]] = {
             Adopt: self._adopt,
             Bind: self._bind,
@@ -191,18 +201,19 @@ class _Server:
             uuid = self._kind.bind(message.device)
             self._kind.probe()
         except Exception as error:
-            self._send(BindFailed(describe(error)))
+            self.send(BindFailed(describe(error)))
             return
         self._device_id = uuid
         self._device = message.device
-        self._send(Bound(uuid, time.monotonic() - started))
+        self.send(Bound(uuid, time.monotonic() - started))
 
     def _open(self, message: Open) -> None:
-        self._post(OPENING)
+        self.post(OPENING)
         self._close(None)
         assert self._kind is not None
         assert self._device is not None
         try:
+            from aiter_tuning.measure.contest import ContestBench
             from aiter_tuning.measure.group import GroupBench
 
             payload: GroupPayload = pickle.loads(message.payload)
@@ -210,7 +221,9 @@ class _Server:
             self._tasks = [_NO_TASK if i in self._unloaded else MpTunerTask(*t) for i, t in enumerate(payload.tasks)]
             self._logbook = payload.logbook
             self._compile_book = payload.slots.open() if payload.slots is not None else None
-            self._bench = GroupBench(
+            contest = payload.contest.on(self._device_id) if payload.contest is not None else None
+            new_bench = GroupBench if contest is None else partial(ContestBench, contest)
+            self._bench = new_bench(
                 self._tasks,
                 payload.inputs_ids,
                 payload.reference_ids,
@@ -222,12 +235,14 @@ class _Server:
                 device_id=self._device_id,
                 surroundings=self._captured_surroundings(),
             )
+            if contest is not None:
+                self._finals = Finals(self, self._bench, contest, self._logbook)
         except Exception as error:
             self._bench = None
-            self._send(OpenFailed(message.group, describe(error)))
+            self.send(OpenFailed(message.group, describe(error)))
 
     def _close(self, message: Close | None) -> None:
-        bench, self._bench = self._bench, None
+        bench, self._bench, self._finals = self._bench, None, None
         if bench is not None:
             bench.close()
         book, self._compile_book = self._compile_book, None
@@ -237,50 +252,65 @@ class _Server:
     def _go(self, message: Go) -> None:
         if self._bench is None:  # OpenFailed is under way and has settled the group
             return
-        leader_us = message.leader_us
         try:
-            for index, attempt in message.candidates:
-                measurement = self._run(index, attempt, leader_us)
-                if measurement is None:
-                    return
-                if measurement.status is Status.ok and not measurement.censored:
-                    leader_us = min(leader_us, measurement.us)
+            if self._finals is not None:
+                self._finals.go(message.candidates)
+            else:
+                self._measure_all(message)
+        except ParentDecides:
+            pass
         except LogbookError as error:
-            self._send(LogFailed(error.errno or 0, str(error.strerror)))
+            self.send(LogFailed(error.errno or 0, str(error.strerror)))
 
-    def _run(self, index: int, attempt: int, leader_us: float) -> Measurement | None:
-        """One candidate; None when the parent has to decide how to go on."""
-        bench, log = self._bench, self._logbook
+    def _measure_all(self, message: Go) -> None:
+        leader_us = message.leader_us
+        for index, attempt in message.candidates:
+            measurement = self._measure(index, attempt, leader_us)
+            if measurement.status is Status.ok and not measurement.censored:
+                leader_us = min(leader_us, measurement.us)
+
+    def _measure(self, index: int, attempt: int, leader_us: float) -> Measurement:
+        said = self.prepare(index, attempt)
+        if said is not None:
+            return self.conclude(index, said, None)
+        self.post(COMPILING, index)
+        before = self.circumstances()
+        measurement, fault = self._bench.measure(index, lambda: self.post(MEASURING, index), leader_us)
+        flags = flags_between(before, self.circumstances())
+        if flags or attempt != 1:
+            measurement = replace(measurement, attempt=attempt, flags=measurement.flags + flags)
+        return self.conclude(index, measurement, fault)
+
+    def prepare(self, index: int, attempt: int) -> Measurement | None:
+        """All that comes before a candidate's first call; its verdict if it does not come to that.
+
+        Raises:
+            ParentDecides: its inputs or reference cannot be made, which concerns others too.
+        """
         phase = "inputs"
 
         def announce(name: str) -> None:
             nonlocal phase
             phase = name
-            self._post(INPUTS if name == "inputs" else REFERENCE, index)
+            self.post(INPUTS if name == "inputs" else REFERENCE, index)
 
-        if log is not None:
-            _written(log.started, index, attempt)
+        if self._logbook is not None:
+            self.written(self._logbook.started, index, attempt)
         said = self._compile_book.take(index) if self._compile_book is not None else None
         if said is not None:  # the compiler has spoken already; asking it again could cost this process
-            return self._conclude(index, replace(said, attempt=attempt, device=self._device_id), None)
+            return replace(said, attempt=attempt, device=self._device_id)
         if index in self._unloaded:
-            self._post(COMPILING, index)
+            self.post(COMPILING, index)
             failure = self._load(index)
             if failure:
-                return self._conclude(index, Measurement.failed(Status.crash, failure, us=UNMEASURED_US), None)
-        unprepared: Measurement | None = bench.prepare(index, announce)
+                return Measurement.failed(Status.crash, failure, us=UNMEASURED_US)
+        unprepared: Measurement | None = self._bench.prepare(index, announce)
         if unprepared is not None:
-            leaving = bench.fault is not None
-            self._send(Unprepared(index, phase, _of_attempt(unprepared, attempt), leaving))
-            self._leave_if(leaving)
-            return None
-        self._post(COMPILING, index)
-        before = self._circumstances()
-        measurement, fault = bench.measure(index, lambda: self._post(MEASURING, index), leader_us)
-        flags = flags_between(before, self._circumstances())
-        if flags or attempt != 1:
-            measurement = replace(measurement, attempt=attempt, flags=measurement.flags + flags)
-        return self._conclude(index, measurement, fault)
+            leaving = self._bench.fault is not None
+            self.send(Unprepared(index, phase, _of_attempt(unprepared, attempt), leaving))
+            self.leave_if(leaving)
+            raise ParentDecides
+        return None
 
     def _load(self, index: int) -> str:
         """Loads a task that travelled apart from the others; why it cannot be, if it cannot."""
@@ -294,20 +324,27 @@ class _Server:
         del self._unloaded[index]
         return ""
 
-    def _conclude(self, index: int, measurement: Measurement, fault: BaseException | None) -> Measurement | None:
-        """Writes and tells the verdict; None when the parent has to decide how to go on."""
+    def conclude(self, index: int, measurement: Measurement, fault: BaseException | None) -> Measurement:
+        """Writes and tells the verdict, and returns it.
+
+        Raises:
+            ParentDecides: how to go on is up to the parent.
+        """
         final = fault is None and measurement.status is not Status.oom_runtime
-        if final and self._logbook is not None:
-            self._leave_if(
-                not self._can_answer()
-            )  # a verdict on file that the parent never hears of would be a second one
-            _written(self._logbook.finished, index, measurement)
-        self._send((index, measurement.packed(), fault is not None, self._printed()))
-        self._leave_if(fault is not None or bool(self._bench.unclean))
-        return measurement if final else None
+        if final and self._logbook is not None and measurement.status.is_terminal:
+            self.leave_unless_heard()  # a verdict on file that the parent never hears of would be a second one
+            self.written(self._logbook.finished, index, measurement)
+        self.send((index, measurement.packed(), fault is not None, self._printed()))
+        self.leave_if(fault is not None or bool(self._bench.unclean))
+        if not final:
+            raise ParentDecides
+        return measurement
+
+    def leave_unless_heard(self) -> None:
+        """Ends the process if the pipe is gone: a candidate may have closed every descriptor."""
+        self.leave_if(not self._can_answer())
 
     def _can_answer(self) -> bool:
-        """Whether the pipe is still open: a candidate may have closed every descriptor."""
         try:
             os.fstat(self._pipe)
         except OSError:
@@ -323,17 +360,19 @@ class _Server:
             pass  # one of them was closed; what it held is lost with it
         return take_output(self._output)
 
-    def _leave_if(self, leaving: bool) -> None:
+    def leave_if(self, leaving: bool) -> None:
+        """Ends the process."""
         if leaving:  # every later answer from this process would be a lie, or could be one
             os._exit(0)
 
-
-def _written(write: Callable[..., None], *what: Any) -> None:
-    try:
-        write(*what)
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        raise LogbookError(error.errno, f"{place}could not be written: {error.strerror}") from error
+    @staticmethod
+    def written(write: Callable[..., None], *what: Any) -> None:
+        """Lets the logbook write; raises LogbookError when it cannot."""
+        try:
+            write(*what)
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            raise LogbookError(error.errno, f"{place}could not be written: {error.strerror}") from error
 
 
 def _of_attempt(measurement: Measurement, attempt: int) -> Measurement:

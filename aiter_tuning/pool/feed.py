@@ -66,6 +66,8 @@ class Feed:
         self._order: Iterator[int] = iter(_order(groups))
         self._ready: deque[Work] = deque()
         self._exhausted = not len(groups)
+        self.next_number = len(groups)
+        """For the next group that comes into being while others run."""
         self.returned: deque[tuple[int, Ledger]] = deque()
         """Groups that a retired lane gave back."""
 
@@ -80,6 +82,11 @@ class Feed:
         if not self._ready:
             self._make_ready()
         return self._ready.popleft() if self._ready else None
+
+    def number(self, group: Group) -> tuple[int, Ledger]:
+        """The number and the books of a group that came into being while others ran."""
+        number, self.next_number = self.next_number, self.next_number + 1
+        return number, Ledger(group, on_fault=self._on_fault, retries=self._retries)
 
     def again(self, number: int, ledger: Ledger) -> Work:
         """A group that was taken before, for another worker."""
@@ -116,6 +123,7 @@ class Feed:
                 self._plan,
                 group.logbook,
                 self._slots(number),
+                ledger.contest,
             )
             try:
                 return dumps(payload), ""

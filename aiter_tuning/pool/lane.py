@@ -29,6 +29,7 @@ MOST_FAILED_STARTS = 3
 KILL_PATIENCE_S = 10.0
 """A process that is still there this long after SIGKILL is stuck in the driver; its lane is given up."""
 
+_OF_A_CANDIDATE = ("compiling", "measuring", "finals")
 _SHOWN = {"binding": "starting", "dying": "starting", "opening": "inputs", "handed": "inputs"}
 
 
@@ -107,7 +108,14 @@ class Lane:
         self.busy["inputs"] += measurement.setup_s
         self.busy["compiling"] += measurement.first_call_s
         rest = now - self._since - measurement.setup_s - measurement.first_call_s
-        self.busy["measuring"] += max(0.0, rest)
+        in_contest = self.ledger is not None and self.ledger.contest is not None
+        self.busy["finals" if in_contest else "measuring"] += max(0.0, rest)
+        self._since = now
+
+    def block_done(self) -> None:
+        """The time since the last news went into a contest's block."""
+        now = time.monotonic()
+        self.busy["finals"] += now - self._since
         self._since = now
 
     @property
@@ -116,7 +124,11 @@ class Lane:
         if self.worker is None:
             return None
         posted = self.worker.board.read()
-        return posted if posted.posts > self._posts_before else None
+        if posted.posts <= self._posts_before:
+            return None
+        if self.ledger is not None:
+            self.ledger.turn_to(posted.candidate)
+        return posted
 
     @property
     def phase(self) -> str:
@@ -128,7 +140,7 @@ class Lane:
             return "opening"
         if posted.candidate != self.ledger.next:  # it has answered for that one and not begun the next
             return "handed"
-        return "candidate" if posted.phase in ("compiling", "measuring") else posted.phase
+        return "candidate" if posted.phase in _OF_A_CANDIDATE else posted.phase
 
     # Groups
 
@@ -178,12 +190,13 @@ class Lane:
         posted = self.posted
         if posted is None:
             return Deadline(self._handed_at + patience_s, "start-up", patience_s)
-        if posted.phase == "measuring" or clocks.compile_s is None:
+        timing = posted.phase in ("measuring", "finals")
+        if timing or clocks.compile_s is None:
             clock, seconds = "candidate", clocks.candidate_s
         else:
             clock, seconds = "compile", clocks.compile_s
         # Without a clock for the first call, one clock covers it and the rest.
-        since = posted.started if posted.phase == "measuring" and clocks.compile_s is None else posted.since
+        since = posted.started if timing and clocks.compile_s is None else posted.since
         return Deadline(math.inf if seconds is None else since + seconds, clock, seconds or math.inf)
 
     def _shortest(self, patience_s: float, clocks: Clocks) -> float:

@@ -21,8 +21,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
+from aiter_tuning.contest import Block
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status, one_line
 from aiter_tuning.task import Group
@@ -41,6 +43,8 @@ class Ledger:
         self.group = group
         self._on_fault = on_fault
         self._retries = retries
+        self.contest = group.contest
+        """With the blocks so far."""
         self._results: list[Measurement | None] = [None] * len(group.tasks)
         self._queue = deque(range(len(group.tasks)))
         self._tries: dict[object, int] = {}
@@ -62,7 +66,8 @@ class Ledger:
     @property
     def remaining(self) -> tuple[tuple[int, int], ...]:
         """Index and due attempt of all who have no verdict, in order."""
-        return tuple((index, self.attempt(index)) for index in self._queue)
+        queue = self._queue if self.contest is None else sorted(self._queue)
+        return tuple((index, self.attempt(index)) for index in queue)
 
     @property
     def ended(self) -> bool:
@@ -77,12 +82,28 @@ class Ledger:
         """The number of the try that is due: 1 unless it was tried before."""
         return self._tries.get(index, 0) + 1
 
+    def turn_to(self, index: int) -> None:
+        """In a contest it is the turn of whoever its worker says, as long as there is no verdict on it."""
+        if self.contest is not None and index != self.next and index in self._queue:
+            self._queue.remove(index)
+            self._queue.appendleft(index)
+
+    def block_done(self, block: Block, device: str) -> None:
+        """The entrants of the contest have had their turns, on this device."""
+        if self.contest is not None:
+            self.contest = self.contest.after(block, device)
+
+    def cannot_be_captured(self, index: int) -> None:
+        """The entrant is to be timed without a graph from here on."""
+        if self.contest is not None and index not in self.contest.no_graph:
+            self.contest = replace(self.contest, no_graph=(*self.contest.no_graph, index))
+
     def measured(self, index: int, measurement: Measurement, *, leaving: bool) -> tuple[Verdicts, bool]:
         """A candidate came back. Second item: whether it needs a clean worker now."""
         self._began(index)
         if leaving:
             return self._after_death(index, "candidate", measurement, stranger=False), False
-        if measurement.status is Status.oom_runtime and index not in self._oom_retried:
+        if measurement.status is Status.oom_runtime and index not in self._oom_retried and not self._left_out(index):
             self._oom_retried.add(index)
             return [], True
         return [self._settle(index, measurement)], False
@@ -148,6 +169,13 @@ class Ledger:
         """One more try of a candidate that did start."""
         self._tries[index] = self._tries.get(index, 0) + 1
         self._lost_handovers = 0
+
+    def _left_out(self, index: int) -> bool:
+        """Whether a block on record says that it could not be timed: it cannot come back into its contest then."""
+        blocks = self.contest.blocks if self.contest is not None else ()
+        return any(
+            i == index and math.isnan(us) for block in blocks for i, us in zip(block.order, block.us, strict=True)
+        )
 
     def _sharing(self, index: int, phase: str) -> list[int]:
         if phase == "opening":

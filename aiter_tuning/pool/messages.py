@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from aiter_tuning.contest import Block, Contest
 from aiter_tuning.devices.device import Device
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.compile_book import Slots
@@ -66,13 +67,16 @@ class GroupPayload(NamedTuple):
     logbook: Logbook | None
     slots: Slots | None = None
     """Where the compiler's verdicts on its candidates are, if they are compiled ahead."""
+    contest: Contest | None = None
+    """How to time the candidates in turns, with the blocks so far."""
 
 
 class Go(NamedTuple):
     """Measure these candidates, one after another.
 
     The worker goes on by itself until all are measured, or until one has no inputs, ran out of memory, or broke the
-    device: then it waits for the next ``Go``.
+    device: then it waits for the next ``Go``. Those of a contest are measured in turns, and those who have entered it
+    stay in.
     """
 
     candidates: tuple[tuple[int, int], ...]
@@ -127,6 +131,21 @@ class Unprepared(NamedTuple):
     """``inputs`` or ``reference``."""
     measurement: Measurement
     leaving: bool
+
+
+class BlockDone(NamedTuple):
+    """All entrants of a contest that were still in have had their turn."""
+
+    block: Block
+
+
+class NoGraph(NamedTuple):
+    """An entrant of the contest cannot be captured in a graph, and trying it has left the process in doubt.
+
+    The worker exits after this message; nobody is to blame.
+    """
+
+    candidate: int
 
 
 class Measured(NamedTuple):

@@ -19,11 +19,13 @@ from aiter_tuning.pool.lane import KILL_PATIENCE_S, Deadline, Lane
 from aiter_tuning.pool.ledger import Ledger, OnFault, Verdicts, with_output
 from aiter_tuning.pool.messages import (
     BindFailed,
+    BlockDone,
     Bound,
     Close,
     Go,
     LogFailed,
     Measured,
+    NoGraph,
     Open,
     OpenFailed,
     Ready,
@@ -79,6 +81,8 @@ class Run:
             OpenFailed: self._on_open_failed,
             Unprepared: self._on_unprepared,
             LogFailed: self._on_log_failed,
+            BlockDone: self._on_block_done,
+            NoGraph: self._on_no_graph,
         }
 
     def loop(self) -> RunOutcome:
@@ -326,7 +330,7 @@ class Run:
         worker, ledger, group = lane.worker, lane.ledger, lane.group
         assert worker is not None and ledger is not None and group is not None
         candidates = ledger.remaining
-        if not self._watcher.run_ahead:
+        if not self._watcher.run_ahead and ledger.contest is None:
             candidates = candidates[:1]
             index, attempt = candidates[0]
             if lane.announced != (index, attempt):
@@ -371,6 +375,18 @@ class Run:
             lane.outstanding = 0
         self._publish(lane, verdicts, logged=ledger.group.logbook is not None and not waits)
 
+    def _on_block_done(self, lane: Lane, message: BlockDone) -> None:
+        if lane.ledger is None or lane.group is None:
+            return
+        lane.ledger.block_done(message.block, lane.device.uuid)
+        lane.block_done()
+        self._watcher.block_done(lane.group, message.block)
+
+    def _on_no_graph(self, lane: Lane, message: NoGraph) -> None:
+        if lane.ledger is not None:
+            lane.ledger.cannot_be_captured(message.candidate)
+            self._kill(lane)
+
     def _on_log_failed(self, lane: Lane, message: LogFailed) -> None:
         raise LogbookError(message.errno, message.reason)
 
@@ -392,11 +408,17 @@ class Run:
         lane.announced = None
         busy = lane.state == "busy"
         lane.drop_group()
+        follow_up = self._watcher.follow_up(group, ledger.results, self._feed.next_number)
         self._watcher.group_ended(group, ledger.results)
+        if follow_up is not None:
+            lane.open_group(*self._feed.number(follow_up))
         if busy:
             lane.enter("idle")
-            self._recycle_if_grown(lane)
-            self._take_group(lane)
+            recycled = self._recycle_if_grown(lane)
+            if lane.ledger is None:
+                self._take_group(lane)
+            elif not recycled:  # else the lane's next worker takes it
+                self._open(lane)
             if lane.state == "idle" and lane.worker is not None:
                 lane.worker.send(Close())
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from aiter_tuning.contest import Block
 from aiter_tuning.measurement import Measurement
+from aiter_tuning.task import Group
 
 
 class Clocks(NamedTuple):
@@ -44,7 +46,7 @@ class LaneView(NamedTuple):
 
     name: str
     state: str
-    """``starting``, ``idle``, ``inputs``, ``reference``, ``compiling``, ``measuring`` or ``retired``."""
+    """``starting``, ``idle``, ``inputs``, ``reference``, ``compiling``, ``measuring``, ``finals`` or ``retired``."""
     group: int | None
     candidate: int | None
     since_s: float
@@ -62,13 +64,25 @@ class Watcher:
     for every candidate costs more than a short one takes; with a logbook nothing depends on it."""
 
     def before_start(self, group: int, index: int, attempt: int, lane: str) -> None:
-        """The candidate is about to be handed to a worker. Without ``run_ahead`` only."""
+        """The candidate is about to be handed to a worker. Without ``run_ahead`` only, and not in a contest."""
 
     def measured(self, group: int, index: int, measurement: Measurement, *, logged: bool) -> None:
         """The candidate's verdict. ``logged``: its worker has written it into the group's logbook already."""
 
     def stopped(self, group: int, index: int, attempt: int) -> None:
         """The candidate was running when the run, or its group's time, ended; its result is ``not_run``."""
+
+    def block_done(self, group: int, block: Block) -> None:
+        """A block of the contest that the group is. One of a number that was told before replaces that and voids
+        all later ones: the contest went on elsewhere and does not count what was measured here."""
+
+    def follow_up(self, group: int, results: Sequence[Measurement], number: int) -> Group | None:
+        """What is to be done at once where the group was measured, now that all of it has a result.
+
+        Called before :meth:`group_ended`, not for groups that the end of the run cut short. What is returned becomes
+        the group ``number``, the next of its lane; it may have a follow-up too.
+        """
+        return None
 
     def group_ended(self, group: int, results: Sequence[Measurement]) -> None:
         """Every candidate of the group has a result, in the group's order; some may be ``not_run``."""

@@ -31,14 +31,12 @@ from aiter_tuning.keys import Key
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.tables import checkpoint_file
 from aiter_tuning.tables.checkpoint_file import BusyError, CheckpointFile
-from aiter_tuning.tables.checkpoint_record import Record
-from aiter_tuning.tables.checkpoint_row import STARTED, STOPPED, RowFormat
+from aiter_tuning.tables.checkpoint_record import BlockRows, Record
+from aiter_tuning.tables.checkpoint_row import SCREEN, STARTED, STOPPED, RowFormat
 from aiter_tuning.tables.csv_reader import CsvError
 from aiter_tuning.tables.logbook import CheckpointLogbook
 
 SYNC_EVERY_S = 1.0
-SCREEN = "screen"
-"""The phase in which every candidate is measured once."""
 
 _MOST_SLOTS = 999
 
@@ -175,9 +173,18 @@ class Checkpoint:
         Args:
             shape: the shape.
             fingerprints: each candidate's fingerprint of today; a result under another one does not count.
-            phase: ``screen`` or ``finalist:<round>``.
+            phase: ``screen``, ``finals`` or, of a single turn, ``finalist:<block>``.
         """
         return self._record.finished(shape, fingerprints, phase)
+
+    def blocks(self, shape: Mapping[str, object], fingerprints: Mapping[str, str]) -> list[BlockRows]:
+        """The whole blocks that earlier runs put on record for the shape's contest, numbered from 1 without a gap.
+
+        Args:
+            shape: the shape.
+            fingerprints: of its candidates today; the row of blocks ends before one with a turn under another.
+        """
+        return self._record.blocks(shape, fingerprints)
 
     def suspects(
         self, shape: Mapping[str, object], fingerprints: Mapping[str, str] | None = None, phase: str = SCREEN
@@ -207,7 +214,7 @@ class Checkpoint:
             names: its candidates in the order in which the worker counts them.
             fingerprints: of each candidate.
             attempts: of each candidate in earlier runs; none: 0.
-            phase: ``screen`` or ``finalist:<round>``.
+            phase: ``screen``, or ``finals`` for a contest.
         """
         status = os.fstat(self._file.fd)
         return CheckpointLogbook(

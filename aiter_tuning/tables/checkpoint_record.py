@@ -8,15 +8,27 @@ per row is where it starts and how long it is; its text is read again when its s
 
 from __future__ import annotations
 
+import math
 import os
 from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from aiter_tuning.keys import KeyFieldError, KeyValue
 from aiter_tuning.measurement import Measurement
-from aiter_tuning.tables.checkpoint_row import EVENTS, RUN, STARTED, Event, RowFormat
+from aiter_tuning.status import Status
+from aiter_tuning.tables.checkpoint_row import EVENTS, RUN, STARTED, Event, RowFormat, block_number, turn_place
 from aiter_tuning.tables.csv_reader import CsvError, parse_line
+
+
+class BlockRows(NamedTuple):
+    """A block of a contest, as it is on record."""
+
+    number: int
+    us: Mapping[str, float]
+    """Microseconds by candidate, in the order of their turns; NaN where it could not be timed."""
+    device_uuid: str
 
 
 class Record:
@@ -113,14 +125,43 @@ class Record:
             highest[event.candidate] = max(event.attempt, highest.get(event.candidate, 0))
         return highest
 
+    def blocks(self, shape: Mapping[str, object], fingerprints: Mapping[str, str]) -> list[BlockRows]:
+        """The whole blocks of the shape's contests, in order, as they count.
+
+        A block replaces the one of its number that came before it and voids all later ones. One that lacks turns is no
+        block, nor one with a turn of a candidate under another fingerprint than the given one: both end the row.
+        """
+        blocks: list[BlockRows] = []
+        us: dict[str, float] = {}
+        for event, _ in self._shape_events(shape):
+            number, turn = block_number(event.phase), event.measurement
+            if number is None or turn is None:
+                continue
+            place = turn_place(turn.detail)
+            if place is None:
+                continue
+            if place[0] == 1:
+                us = {}
+                blocks = [block for block in blocks if block.number < number]
+            known = fingerprints.get(event.candidate) == event.fingerprint
+            if known and len(us) == place[0] - 1:
+                us[event.candidate] = turn.us if turn.status is Status.ok else math.nan
+            if len(us) == place[1] and number == len(blocks) + 1:
+                blocks.append(BlockRows(number, us, turn.device))
+        return blocks
+
     def _events(self, shape: Mapping[str, object], phase: str) -> Iterator[tuple[Event, bool]]:
         """The events of one shape and phase, each with whether another process is still writing its file."""
+        yield from (asked for asked in self._shape_events(shape) if asked[0].phase == phase)
+
+    def _shape_events(self, shape: Mapping[str, object]) -> Iterator[tuple[Event, bool]]:
+        """The same of all phases."""
         if not self._places:
             return
         values = self._rows.key.values(shape)
         if self._asked is None or self._asked[0] != values:
             self._asked = values, list(self._read(self._places.get(values, array("q"))))
-        yield from (asked for asked in self._asked[1] if asked[0].phase == phase)
+        yield from self._asked[1]
 
     def _read(self, places: array[int]) -> Iterator[tuple[Event, bool]]:
         for i in range(0, len(places), 3):

@@ -5,7 +5,7 @@
     event     run        once, first: detail holds the run's fingerprint, field by field, as JSON
               started    on file before the candidate runs
               finished   its verdict; ends ``started``
-              stopped    the run was ended by a person while it ran; ends ``started`` without a verdict
+              stopped    ends ``started`` without a verdict: a person ended the run, or its turn in a contest is over
 
 A row is one line, whatever a candidate wrote into its exception, because a torn write is told from a whole one by its
 line end.
@@ -14,6 +14,7 @@ line end.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -26,6 +27,11 @@ from aiter_tuning.tables.csv_writer import quoted
 
 RUN, STARTED, FINISHED, STOPPED = "run", "started", "finished", "stopped"
 EVENTS = frozenset({RUN, STARTED, FINISHED, STOPPED})
+SCREEN = "screen"
+"""The phase in which every candidate is measured once."""
+FINALS = "finals"
+"""The phase of a contest: whose turn it is (``started``, ``stopped``) and what became of each entrant."""
+_BLOCK_PHASE = "finalist:"
 RESULT_COLUMNS = ("candidate", "phase", "attempt", "status", "us", "censored", "err_ratio", "samples", "timer")
 RECORD_COLUMNS = ("flags", "device_uuid", "detail", "fingerprint", "time")
 _AFTER_KEY = (*RESULT_COLUMNS, *RECORD_COLUMNS)
@@ -33,6 +39,7 @@ _DIGITS = 6
 """Decimals of a latency: picoseconds, so that a resumed run chooses as an undisturbed one would."""
 
 _MOST_SHAPES = 1024
+_TURN = re.compile(r"turn (\d+) of (\d+)(?:: |$)")
 
 
 class Event(NamedTuple):
@@ -45,6 +52,28 @@ class Event(NamedTuple):
     fingerprint: str
     measurement: Measurement | None
     """Only of ``finished``."""
+
+
+def block_phase(number: int) -> str:
+    """The phase of the turns in a contest's block: ``finalist:3``."""
+    return f"{_BLOCK_PHASE}{number}"
+
+
+def block_number(phase: str) -> int | None:
+    """Which block a phase belongs to; None if it is none of a block."""
+    number = phase.removeprefix(_BLOCK_PHASE)
+    return int(number) if number != phase and number.isascii() and number.isdigit() else None
+
+
+def turn_text(place: int, turns: int, detail: str) -> str:
+    """The detail of a turn's row; tells how many rows its block has."""
+    return f"turn {place} of {turns}" + (f": {detail}" if detail else "")
+
+
+def turn_place(detail: str) -> tuple[int, int] | None:
+    """Place and number of turns in a detail made by :func:`turn_text`."""
+    found = _TURN.match(detail)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 class RowFormat:

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from aiter_tuning.contest import Block
 from aiter_tuning.keys import Key
-from aiter_tuning.measurement import Measurement
-from aiter_tuning.tables.checkpoint_row import STARTED, RowFormat
+from aiter_tuning.measurement import UNMEASURED_US, Measurement
+from aiter_tuning.tables.checkpoint_row import STARTED, STOPPED, RowFormat, block_phase, turn_text
 
 _open: dict[tuple[int, int], int] = {}
 """This process's descriptor of the checkpoint, by device and inode: opened once, not for every shape."""
@@ -28,7 +30,7 @@ _open: dict[tuple[int, int], int] = {}
 
 @dataclass(frozen=True)
 class CheckpointLogbook:
-    """The rows of one shape's candidates; see :class:`~aiter_tuning.task.Logbook`."""
+    """The rows of one shape's candidates; see :class:`~aiter_tuning.task.Logbook` and, for a contest, its subclass."""
 
     path: str
     identity: tuple[int, int]
@@ -58,6 +60,32 @@ class CheckpointLogbook:
         if self.attempts[candidate]:
             measurement = replace(measurement, attempt=measurement.attempt + self.attempts[candidate])
         self._append(self._rows.finished(self.shape, name, self.phase, fingerprint, measurement))
+
+    def turn(self, ended: tuple[int, int] | None, begins: tuple[int, int] | None) -> None:
+        """One write for both; raises OSError when it cannot be made."""
+        rows = b""
+        for event, who in ((STOPPED, ended), (STARTED, begins)):
+            if who is not None:
+                candidate, attempt = who
+                name, fingerprint = self.names[candidate], self.fingerprints[candidate]
+                attempt += self.attempts[candidate]
+                rows += self._rows.mark(event, self.shape, name, self.phase, attempt, fingerprint)
+        if rows:
+            self._append(rows)
+
+    def block(self, block: Block, timed: Sequence[Measurement]) -> None:
+        """A row for each turn, all in one write; raises OSError when it cannot be made."""
+        rows = b""
+        for place, (candidate, us, turn) in enumerate(zip(block.order, block.us, timed, strict=True), start=1):
+            row = replace(
+                turn,
+                us=UNMEASURED_US if math.isnan(us) else us,
+                attempt=turn.attempt + self.attempts[candidate],
+                detail=turn_text(place, len(block.order), turn.detail),
+            )
+            name, fingerprint = self.names[candidate], self.fingerprints[candidate]
+            rows += self._rows.finished(self.shape, name, block_phase(block.number), fingerprint, row)
+        self._append(rows)
 
     def _append(self, row: bytes) -> None:
         try:

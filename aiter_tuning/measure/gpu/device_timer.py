@@ -124,6 +124,11 @@ class DeviceTimer:
         self._samples.extend(samples)
         return Burst(samples, calls, anew=lost)
 
+    def do_without_graph(self) -> None:
+        """Before :meth:`prepare`: the candidate is known not to be capturable."""
+        self._wants_graph = False
+        self._no_graph = True
+
     def read(self, call: Call, calls: int) -> float:
         """Microseconds of a call, of ``calls``, rounded up to whole replays."""
         self.prepare(call, warmup=0, iters=calls, restore=None, hurry=False)
