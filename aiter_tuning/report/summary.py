@@ -28,7 +28,7 @@ _TIME_COLUMNS = {
     "start": ("starting",),
     "compile": ("compiling",),
     "prepare": ("inputs", "reference"),
-    "measure": ("measuring",),
+    "measure": ("measuring", "finals"),
     "idle": ("idle", "retired"),
 }
 
