@@ -22,7 +22,7 @@ from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import LaneView, Watcher
 from aiter_tuning.status import Status
 from aiter_tuning.tables.checkpoint import Checkpoint
-from aiter_tuning.tuner.choice import Choice, choose
+from aiter_tuning.tuner.choice import Choice, Today, choose
 from aiter_tuning.tuner.family import Candidate
 from aiter_tuning.tuner.outcome import FailureCause, ShapeOutcome, Verdict, gather_causes, merge_causes
 from aiter_tuning.tuner.plan import ShapePlan
@@ -163,12 +163,14 @@ class Recorder(Watcher):
         plan = run.plan
         self._record(self._checkpoint.sync)
         missing = [name for name in plan.names if name not in run.results]
-        choice = choose(plan.names, run.results, plan.incumbent, err_ratio=self._err_ratio)
-        verdict = _verdict(choice, bool(missing))
+        row = plan.published.kernelName if plan.published is not None else None
+        today = Today(plan.incumbent, plan.default, row)
+        choice = choose(plan.names, run.results, today, err_ratio=self._err_ratio)
+        verdict = Verdict.incomplete if missing else choice.verdict
         published = self._may_publish(plan, choice, missing)
         if published and choice.winner is not None:
-            row = tuned_row(plan, plan.candidate(choice.winner), run.results[choice.winner], self._device)
-            self._publisher.add(row)
+            winner = run.results[choice.winner]
+            self._publisher.add(tuned_row(plan, plan.candidate(choice.winner), winner, self._device))
         if self._profile is not None and not missing:
             self._profile.append(plan, run.results)
         default = run.results.get(plan.default)
@@ -199,7 +201,7 @@ class Recorder(Watcher):
             return False
         if plan.published is not None:
             # A published row is only replaced by what was measured beside it, and not touched when it is retained.
-            return choice.promoted and plan.incumbent not in missing and (self._publish_incomplete or not missing)
+            return not choice.keeps_row and plan.incumbent not in missing and (self._publish_incomplete or not missing)
         return self._publish_incomplete or not missing
 
     def _find(self, group: int, index: int) -> tuple[ShapeRun, Candidate]:
@@ -213,11 +215,3 @@ class Recorder(Watcher):
             raise WriteFailedError(
                 f"{self._checkpoint.path}: could not be written: {error.strerror or error}"
             ) from error
-
-
-def _verdict(choice: Choice, incomplete: bool) -> Verdict:
-    if incomplete:
-        return Verdict.incomplete
-    if choice.winner is None:
-        return Verdict.failed
-    return Verdict.promoted if choice.promoted else Verdict.retained

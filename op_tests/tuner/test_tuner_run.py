@@ -74,7 +74,7 @@ def test_the_defaults_own_row_is_written_when_nothing_beats_it(tune, kernels):
     summary, _ = tune({"steady": 100.0, "quick": 99.0})
 
     assert kernels() == {8: "steady", 16: "steady"}
-    assert [shape.verdict for shape in summary.shapes] == [Verdict.retained] * 2
+    assert [shape.verdict for shape in summary.shapes] == [Verdict.first_row] * 2
     assert summary.exit_code is ExitCode.done
 
 
