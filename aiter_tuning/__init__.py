@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from aiter_tuning.measurement import Measurement, TuneResult
     from aiter_tuning.pool.pool import Pool
     from aiter_tuning.runner import mp_tuner
+    from aiter_tuning.serving import bind, explain, is_tuned, lookup, record_misses
     from aiter_tuning.status import Status
     from aiter_tuning.task import MpTunerTask
     from aiter_tuning.tuning_policy import gate_against_incumbent
@@ -28,8 +29,13 @@ _HOMES = {
     "Pool": "aiter_tuning.pool.pool",
     "Status": "aiter_tuning.status",
     "TuneResult": "aiter_tuning.measurement",
+    "bind": "aiter_tuning.serving",
+    "explain": "aiter_tuning.serving",
     "gate_against_incumbent": "aiter_tuning.tuning_policy",
+    "is_tuned": "aiter_tuning.serving",
+    "lookup": "aiter_tuning.serving",
     "mp_tuner": "aiter_tuning.runner",
+    "record_misses": "aiter_tuning.serving",
 }
 
 __all__ = [
@@ -40,8 +46,13 @@ __all__ = [
     "Pool",
     "Status",
     "TuneResult",
+    "bind",
+    "explain",
     "gate_against_incumbent",
+    "is_tuned",
+    "lookup",
     "mp_tuner",
+    "record_misses",
 ]
 
 

@@ -30,8 +30,14 @@ DEVICE_COLUMNS = ("gfx", "cu_num", "gpu_model")
 _TUNED_COLUMNS = ("kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio", "config", "solidx", "err_ratio")
 _CHECKPOINT_COLUMNS = ("event", "candidate", "phase", "attempt", "status", "censored", "samples", "timer", "flags")
 _CHECKPOINT_TAIL = ("device_uuid", "detail", "fingerprint", "time")
-RESERVED_COLUMNS = frozenset((*DEVICE_COLUMNS, *_TUNED_COLUMNS, *_CHECKPOINT_COLUMNS, *_CHECKPOINT_TAIL))
-"""Columns of tuned tables and checkpoints, which a key field would collide with."""
+
+CALLS_COLUMN = "calls"
+"""How often serving asked for a shape, in files of shapes: what is saved is microseconds times calls."""
+
+RESERVED_COLUMNS = frozenset(
+    (*DEVICE_COLUMNS, *_TUNED_COLUMNS, *_CHECKPOINT_COLUMNS, *_CHECKPOINT_TAIL, CALLS_COLUMN)
+)
+"""Columns of tuned tables, checkpoints and files of shapes, which a key field would collide with."""
 
 _DTYPE_SPELLINGS = {
     "bf16": ("bfloat16",),

@@ -195,6 +195,18 @@ class GemmBf16(Family):
 
         return gemm_bf16.launch(a, weight, bias, config)
 
+    def resolve(self, name: str, config: Config, shape: Shape, device: Device) -> Config | None:
+        """A row's config says all that a launch needs: whether the tile is still tried here makes no difference."""
+        if not config or config.get("kernel") == "linear":
+            return super().resolve(name, config, shape, device)
+        return config if name == _name_of(config) else None
+
+    def serve(self, inputs: Inputs) -> Tensor:
+        from aiter_tuning import ops
+
+        result: Tensor = ops.gemm_bf16(inputs["a"], inputs["weight"], inputs["bias"])
+        return result
+
     def work(self, shape: Shape) -> Work:
         m, n, k = shape["M"], shape["N"], shape["K"]
         bias = n if shape["bias"] else 0
@@ -253,9 +265,24 @@ def _tiles(tile: Tile, shape: Shape) -> int:
 
 def _candidate(kind: str, tile: Tile, extra: dict[str, int]) -> Candidate:
     split = extra.get("split_k", 0)
-    name = f"{kind}{split or ''}_{tile.block_m}x{tile.block_n}x{tile.block_k}_w{tile.num_warps}_s{tile.num_stages}"
+    config: dict[str, Any] = {"kernel": kind, **tile._asdict(), "group_m": _GROUP_M, **extra}
+    return Candidate(_named(kind, tile, extra), config, kernel_id=KINDS.index(kind), split_k=split)
+
+
+def _named(kind: str, tile: Tile, extra: Mapping[str, int]) -> str:
+    split = extra.get("split_k", "")
+    name = f"{kind}{split}_{tile.block_m}x{tile.block_n}x{tile.block_k}_w{tile.num_warps}_s{tile.num_stages}"
     for option, letter in (("waves_per_eu", "e"), ("matrix_instr_nonkdim", "i"), ("kpack", "p")):
         if option in extra:
             name += f"_{letter}{extra[option]}"
-    config: dict[str, Any] = {"kernel": kind, **tile._asdict(), "group_m": _GROUP_M, **extra}
-    return Candidate(name, config, kernel_id=KINDS.index(kind), split_k=split)
+    return name
+
+
+def _name_of(config: Config) -> str | None:
+    """The name of the candidate with this config; None if it lacks what a launch needs."""
+    kind = config.get("kernel")
+    needs = {"split_k": ("split_k",), "persistent": ("programs",), "tma_persistent": ("programs",)}
+    needed = (*Tile._fields, "group_m", *needs.get(str(kind), ()))
+    if kind not in KINDS or any(type(config.get(entry)) is not int for entry in needed):
+        return None
+    return _named(kind, Tile(*(config[side] for side in Tile._fields)), config)

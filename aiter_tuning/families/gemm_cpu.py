@@ -105,6 +105,12 @@ class GemmCpu(Family):
         result: Tensor = _ways().run(inputs, config)
         return result
 
+    def serve(self, inputs: Inputs) -> Tensor:
+        from aiter_tuning import ops
+
+        result: Tensor = ops.gemm_cpu(inputs["a"], inputs["weight"], inputs["bias"], constant_weight=True)
+        return result
+
     def work(self, shape: Shape) -> Work:
         m, n, k = shape["M"], shape["N"], shape["K"]
         item, bias = _ITEM_BYTES[shape["dtype"]], n if shape["bias"] else 0

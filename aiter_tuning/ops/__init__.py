@@ -1,1 +1,38 @@
-"""Operators that look up their tuned config by themselves."""
+"""Operators that serve: each looks up which kernel is tuned for what it is given, and runs torch's own where none is.
+
+::
+
+    gemm_bf16(a, weight, bias) ─▶ serving.bind(…)(M, N, K, dtype, bias) ─▶ row ── None ──▶ F.linear
+                                                                            └ config ────▶ ops/kernels
+
+    from aiter_tuning.ops import gemm_bf16
+
+They are custom operators of torch with a fake implementation: ``torch.compile`` takes them whole, and they can be
+captured in a CUDA or HIP graph, which keeps the kernel that was chosen when it was captured. Names are loaded when they
+are first used, and torch with them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiter_tuning.ops.cpu_linear import gemm_cpu
+    from aiter_tuning.ops.gpu_linear import gemm_bf16
+
+_HOMES = {"gemm_bf16": "gpu_linear", "gemm_cpu": "cpu_linear"}
+
+__all__ = ["gemm_bf16", "gemm_cpu"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,8 +9,10 @@ trying, and how one of them is run. It says nothing about processes, files or fl
     candidates(shape, device)              reference(inputs)
     work(shape)                            prepare(inputs, config)
     bucket(shape)                          run(inputs, config)
+    resolve(name, config, shape, device)   serve(inputs)
 
-so a family's module imports torch inside the methods of the right-hand column. Standard library only.
+so a family's module imports torch inside the methods of the right-hand column. Lookups, wherever serving is, call bucket
+and resolve. Standard library only.
 """
 
 from __future__ import annotations
@@ -129,6 +131,16 @@ class Family(ABC):
     def bucket(self, shape: Shape) -> Shape:
         """The shape whose row serves this one; tuner and lookup both ask. By default a shape serves itself."""
         return shape
+
+    def resolve(self, name: str, config: Config, shape: Shape, device: Device) -> Config | None:
+        """What serving launches for a tuned row that names ``name``; None if there is no such kernel (any more).
+
+        By default one of the shape's candidates has to have that name. The row's own config is launched; a row that
+        has none stands for the candidate's.
+        """
+        named = (c for c in (self.default(shape, device), *self.candidates(shape, device)) if c.name == name)
+        candidate = next(named, None)
+        return None if candidate is None else config or candidate.config
 
     def serve(self, inputs: Inputs) -> Any:
         """The public operator, which looks its config up itself: what a comparison before and after times."""

@@ -2,10 +2,11 @@
 
 ::
 
-    a, weight, bias ── prepare(inputs, config), once for a weight ──▶ the weight packed, transposed or cut, beside them
+    a, weight, bias ── prepare(inputs, config), once for a weight ──▶ the weight packed or transposed, beside them
                     └─ run(inputs, config), each call ─────────────▶ c (M, N), contiguous
 
-A config names its ``kernel`` here, and how finely to cut. How many threads compute is set by whoever calls.
+A config names its ``kernel`` here, and how finely to cut. What is prepared depends on the weight alone; it is a copy,
+or the weight itself, never a view of it. How many threads compute is set by whoever calls.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ class Way(NamedTuple):
     prepare: Callable[[Inputs, Config], Mapping[str, Any]]
     """What the call needs beside the inputs."""
     run: Callable[[Inputs, Config], Tensor]
+    copies: bool = False
+    """Whether it computes from a copy of the weight, which knows nothing of later writes to it."""
 
 
 def prepare(inputs: Inputs, config: Config) -> Inputs:
-    """The inputs with what the config's way makes of the weight; nothing that is given is changed.
+    """The inputs with ``packed``, what the config's way makes of the weight; nothing that is given is changed.
 
     Raises:
         NotImplementedError: this processor or this torch lacks it.
@@ -51,7 +54,7 @@ def _linear(inputs: Inputs, config: Config) -> Tensor:
 
 
 def _transpose(inputs: Inputs, config: Config) -> Mapping[str, Any]:
-    return {"packed": inputs["weight"].t().contiguous()}
+    return {"packed": inputs["weight"].t().clone(memory_format=torch.contiguous_format)}
 
 
 def _weight_transposed(inputs: Inputs, config: Config) -> Tensor:
@@ -72,34 +75,29 @@ def _vector(inputs: Inputs, config: Config) -> Tensor:
 
 
 def _as_fp32(inputs: Inputs, config: Config) -> Mapping[str, Any]:
-    bias = inputs["bias"]
-    return {"packed": inputs["weight"].float().t().contiguous(), "bias32": None if bias is None else bias.float()}
+    return {"packed": inputs["weight"].float().t().contiguous()}
 
 
 def _fp32_weight(inputs: Inputs, config: Config) -> Tensor:
     """Twice the memory, but no bf16 arithmetic, which many processors emulate."""
-    a, packed, bias = inputs["a"], inputs["packed"], inputs["bias32"]
-    product = torch.mm(a.float(), packed) if bias is None else torch.addmm(bias, a.float(), packed)
+    a, packed, bias = inputs["a"], inputs["packed"], inputs["bias"]
+    product = torch.mm(a.float(), packed) if bias is None else torch.addmm(bias.float(), a.float(), packed)
     return product.to(a.dtype)
-
-
-def _cut_n(inputs: Inputs, config: Config) -> Mapping[str, Any]:
-    weight, bias, parts = inputs["weight"], inputs["bias"], config["parts"]
-    cut = weight.view(parts, weight.shape[0] // parts, weight.shape[1]).transpose(1, 2)
-    return {"packed": cut, "bias_cut": None if bias is None else bias.view(parts, 1, -1)}
 
 
 def _split_n(inputs: Inputs, config: Config) -> Tensor:
     """Column blocks as a batch, which oneDNN and MKL share among threads in another way."""
-    a, packed, bias = inputs["a"], inputs["packed"], inputs["bias_cut"]
-    rows = a.expand(config["parts"], *a.shape)
-    blocks = torch.bmm(rows, packed) if bias is None else torch.baddbmm(bias, rows, packed)
+    a, weight, bias, parts = inputs["a"], inputs["weight"], inputs["bias"], config["parts"]
+    cut = weight.view(parts, weight.shape[0] // parts, weight.shape[1]).transpose(1, 2)
+    rows = a.expand(parts, *a.shape)
+    blocks = torch.bmm(rows, cut) if bias is None else torch.baddbmm(bias.view(parts, 1, -1), rows, cut)
     return blocks.transpose(0, 1).reshape(a.shape[0], -1)
 
 
 def _cut_k(inputs: Inputs, config: Config) -> Mapping[str, Any]:
     weight, parts = inputs["weight"], config["parts"]
-    return {"packed": weight.view(weight.shape[0], parts, -1).permute(1, 2, 0).contiguous()}
+    cut = weight.view(weight.shape[0], parts, -1).permute(1, 2, 0)
+    return {"packed": cut.clone(memory_format=torch.contiguous_format)}
 
 
 def _split_k(inputs: Inputs, config: Config) -> Tensor:
@@ -113,7 +111,7 @@ def _need_onednn(inputs: Inputs) -> None:
     ops = torch.ops.mkldnn
     if not hasattr(ops, "_linear_pointwise"):
         raise NotImplementedError(f"torch {torch.__version__} has no oneDNN linear")
-    if inputs["a"].dtype == torch.bfloat16 and not ops._is_mkldnn_bf16_supported():
+    if inputs["weight"].dtype == torch.bfloat16 and not ops._is_mkldnn_bf16_supported():
         raise NotImplementedError("oneDNN does not compute bf16 on this processor")
 
 
@@ -150,13 +148,13 @@ def _mkl(inputs: Inputs, config: Config) -> Tensor:
 
 WAYS: Mapping[str, Way] = {
     "linear": Way(_nothing, _linear),
-    "weight_transposed": Way(_transpose, _weight_transposed),
+    "weight_transposed": Way(_transpose, _weight_transposed, copies=True),
     "weight_first": Way(_nothing, _weight_first),
     "vector": Way(_nothing, _vector),
-    "fp32_weight": Way(_as_fp32, _fp32_weight),
-    "split_n": Way(_cut_n, _split_n),
-    "split_k": Way(_cut_k, _split_k),
+    "fp32_weight": Way(_as_fp32, _fp32_weight, copies=True),
+    "split_n": Way(_nothing, _split_n),
+    "split_k": Way(_cut_k, _split_k, copies=True),
     "onednn": Way(_check_onednn, _onednn),
-    "onednn_packed": Way(_pack_onednn, _onednn),
-    "mkl_packed": Way(_pack_mkl, _mkl),
+    "onednn_packed": Way(_pack_onednn, _onednn, copies=True),
+    "mkl_packed": Way(_pack_mkl, _mkl, copies=True),
 }
