@@ -33,6 +33,7 @@ from aiter_tuning.measure.candidate import TIMING_KEYWORDS
 from aiter_tuning.measure.compile_target import CompileTarget, Limits, misfit
 from aiter_tuning.measure.launch_code import build_launcher
 from aiter_tuning.measure.meta_inputs import META, make_meta_inputs
+from aiter_tuning.measure.steady_keys import hash_callees_first
 from aiter_tuning.measurement import UNMEASURED_US, Measurement
 from aiter_tuning.status import Status, classify, describe, type_names
 from aiter_tuning.task import MpTunerTask
@@ -144,6 +145,7 @@ class DryRunner:
     def __enter__(self) -> DryRunner:
         if triton.knobs.runtime.interpret:
             raise RefusedError("TRITON_INTERPRET=1: there is nothing to compile")
+        hash_callees_first()
         with ExitStack() as stack:
             stack.enter_context(_replaced(driver, "_active", StandInDriver(self._target)))
             stack.enter_context(_replaced(JITFunction, "run", self._warm_up(JITFunction.run)))

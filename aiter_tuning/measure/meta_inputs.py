@@ -92,8 +92,9 @@ _PLAIN_SIZES: Mapping[str, Mapping[str, Any]] = {
     "torch.fx.experimental.symbolic_shapes": {
         **dict.fromkeys(_IF_TRUE, _is_true),
         "is_nested_int": lambda size: False,
-        "has_guarding_hint": lambda size: True,
-        "guarding_hint_or_throw": lambda size: size,
+        **dict.fromkeys(("has_guarding_hint", "has_hint"), lambda size: True),
+        **dict.fromkeys(("guarding_hint_or_throw", "size_hint"), lambda size, **_: size),
+        "free_unbacked_symbols": lambda *sizes: set(),
         "sym_and": lambda *conditions: all(conditions),
         "sym_or": lambda *conditions: any(conditions),
         "sym_eq": lambda x, y: (tuple(x) == tuple(y)) if isinstance(x, tuple | list) else x == y,

@@ -10,6 +10,7 @@ import sys
 import torch
 import triton
 
+from aiter_tuning.measure import triton_ahead
 from aiter_tuning.measure.compile_target import target_of
 from aiter_tuning.status import classify, describe
 from aiter_tuning.tuner.family_reference import load_family
@@ -33,6 +34,7 @@ def _say(report):
 def main():
     with open(sys.argv[1]) as file:
         wanted = json.load(file)
+    triton_ahead.hashing.join()
     triton.knobs.compilation.listener = listener = Listener()
     properties = torch.cuda.get_device_properties(0)
     if torch.version.hip:
