@@ -1,0 +1,208 @@
+"""Does serving take a new row, and is what it runs right? Asked in a fresh process, before the row is published.
+
+A row can be measured, fast, and useless: its key is not the one that the runtime builds, its kernel is not the one that
+the operator launches, its config does not survive the CSV. So each promoted row is served once from the staged table,
+by a process that has seen nothing of the tuning. ::
+
+    probe(reference, staged, shapes, device)             dispatch_probe_child
+        │ ── one line of JSON: what to prove ──────────▶   binds the device, serves from the staged table
+        │ ◀─ {"started": 0} ─────────────────────────────  inputs, reference, lookup, the public operator
+        │ ◀─ {"done": 0, "chosen": …, "reason": …} ──────  compared with the reference
+        └ a clock for each row; a row that kills or hangs the process is not verified, the next one gets a new process
+
+No torch and no device here. Standard library only, beside the vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiter_tuning.devices.device import Device, load_kind
+from aiter_tuning.pool.process import describe_exit
+
+ROW_TIMEOUT_S = 120.0
+"""For one row: its inputs, its reference, compiling its kernel and one call."""
+START_TIMEOUT_S = 120.0
+_STARTS_WITHOUT_A_ROW = 2
+"""So many processes in a row may fail before they come to one."""
+_ASK_EVERY_S = 0.25
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
+_BOOT = "import sys; sys.path[:0] = [sys.argv[1]]; from aiter_tuning.tuner.dispatch_probe_child import main; main()"
+_LAST_OUTPUT_BYTES = 4000
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What serving did with one shape."""
+
+    shape: Mapping[str, Any]
+    verified: bool
+    """A row was found and launched, and its result agrees with the reference."""
+    chosen: str | None
+    """``kernelName`` of the row that a lookup found in the staged table; None: it found none, or was not asked."""
+    reason: str = ""
+    """Why it is not verified."""
+    err_ratio: float | None = None
+    """Fraction of wrong elements; None: nothing was compared."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """What was launched."""
+
+
+def probe(
+    family_reference: str,
+    staged_table: str | os.PathLike[str],
+    shapes: Sequence[Mapping[str, Any]],
+    device: Device,
+    *,
+    seed: int = 0,
+    row_timeout_s: float = ROW_TIMEOUT_S,
+    start_timeout_s: float = START_TIMEOUT_S,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[ProbeResult]:
+    """Serves each shape once from the staged table in a fresh process; one result for each, in order.
+
+    Args:
+        family_reference: see :mod:`~aiter_tuning.tuner.family_reference`.
+        staged_table: a tuned CSV that nobody reads yet.
+        shapes: typed fields of the family's key.
+        device: where they were tuned.
+        seed: of the inputs.
+        row_timeout_s: for one row.
+        start_timeout_s: until a process comes to its first row.
+        stop: asked a few times a second whether to give up; what is left is not verified then.
+    """
+    request = {
+        "reference": family_reference,
+        "table": os.path.abspath(staged_table),
+        "device": asdict(device),
+        "seed": seed,
+        "path": sys.path,
+    }
+    clocks = (start_timeout_s, row_timeout_s)
+    results: dict[int, ProbeResult] = {}
+    end, fruitless = "", 0
+    while fruitless < _STARTS_WITHOUT_A_ROW:
+        left = [number for number in range(len(shapes)) if number not in results]
+        if not left:
+            break
+        asked = {**request, "shapes": [[number, dict(shapes[number])] for number in left]}
+        with _Child(asked, device, clocks, stop) as child:
+            for answer in child.answers():
+                results[answer["done"]] = _result(shapes[answer["done"]], answer)
+        end = child.end
+        if child.gave_up:
+            break
+        if child.running is not None:
+            results[child.running] = ProbeResult(shapes[child.running], False, None, end)
+        fruitless = 0 if any(number in results for number in left) else fruitless + 1
+    untried = f"not tried: {end}"
+    return [results.get(number, ProbeResult(shape, False, None, untried)) for number, shape in enumerate(shapes)]
+
+
+def _result(shape: Mapping[str, Any], answer: Mapping[str, Any]) -> ProbeResult:
+    reason = answer["reason"]
+    return ProbeResult(shape, not reason, answer["chosen"], reason, answer["err_ratio"], answer["config"])
+
+
+class _Child:
+    """One process that serves rows, and how it ended."""
+
+    def __init__(
+        self, request: Mapping[str, Any], device: Device, clocks: tuple[float, float], stop: Callable[[], bool]
+    ) -> None:
+        self.running: int | None = None
+        """The row that it was at when it ended; None: at none."""
+        self.end = ""
+        """How it ended, for a person."""
+        self.gave_up = False
+        self._start_s, self._row_s = clocks
+        self._deadline = time.monotonic() + self._start_s
+        self._stop = stop
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
+        self._pipe, theirs = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, _PACKAGE_ROOT, str(theirs), str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=self._output,
+                stderr=self._output,
+                env={**os.environ, **load_kind(device.kind).exec_environment(device)},
+                pass_fds=(theirs,),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._pipe)
+            self._output.close()
+            raise
+        finally:
+            os.close(theirs)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(json.dumps(request).encode())
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._kill()
+        os.close(self._pipe)
+        self._output.close()
+
+    def answers(self) -> Iterator[dict[str, Any]]:
+        """Its answers as they come, until it ends or a clock runs out; ``running`` and ``end`` say how."""
+        for line in self._lines():
+            message = json.loads(line)
+            self._deadline = time.monotonic() + self._row_s
+            self.running = message.get("started")
+            if self.running is None:
+                yield message
+        if not self.end:
+            returncode = self._process.wait()
+            last = self._last_output()
+            self.end = f"its process {describe_exit(returncode)}" + (f": {last}" if last else "")
+
+    def _lines(self) -> Iterator[bytes]:
+        """Whole lines from the pipe; sets ``end`` where it stops before the process does."""
+        pending = b""
+        while True:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                row = self.running is not None
+                self.end = f"it took more than {self._row_s if row else self._start_s:g} s"
+                self.end += " to serve it" if row else " until its process came to a row"
+                return
+            if self._stop():
+                self.end, self.gave_up = "the run was stopped", True
+                return
+            if not select.select([self._pipe], [], [], min(left, _ASK_EVERY_S))[0]:
+                continue
+            data = os.read(self._pipe, 1 << 16)
+            if not data:
+                return
+            *lines, pending = (pending + data).split(b"\n")
+            yield from lines
+
+    def _kill(self) -> None:
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _last_output(self) -> str:
+        """The last line that it printed."""
+        size = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, size - _LAST_OUTPUT_BYTES))
+        lines = self._output.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
