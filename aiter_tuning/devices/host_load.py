@@ -6,13 +6,17 @@ import os
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import psutil
 
-SAMPLE_S = 0.1
-"""Long enough for ten of the kernel's ticks."""
-_OWN_SHARE = 0.05
+SAMPLE_S = 0.06
+"""Six of the kernel's ticks: enough to tell a busy core from an idle one."""
+CPU_SHARES = (0.1, 0.25)
+"""Shares of busy cores above which CPU lanes are disturbed, and mislead."""
+GPU_SHARES = (0.6, 0.9)
+"""The same for the host of a GPU."""
+_LEAST_CORES = 0.05
 _MOST_NAMED = 3
 
 
@@ -39,6 +43,33 @@ class HostLoad(NamedTuple):
         return self.busy_cores / self.cores if self.cores else 0.0
 
 
+class LoadWatch:
+    """Looks at the cores from the moment it is made; what this process uses itself does not count as load."""
+
+    def __init__(self) -> None:
+        self._allowed = frozenset(os.sched_getaffinity(0))
+        self._began = time.monotonic()
+        self._busy, self._own = _busy_seconds(self._allowed), _own_seconds()
+
+    def read(self, at_least_s: float = SAMPLE_S) -> HostLoad:
+        """The load since then; waits until it has looked for ``at_least_s`` seconds."""
+        time.sleep(max(0.0, self._began + at_least_s - time.monotonic()))
+        seconds = time.monotonic() - self._began
+        busy = _busy_seconds(self._allowed) - self._busy - (_own_seconds() - self._own)
+        return HostLoad(len(self._allowed), max(0.0, busy) / seconds)
+
+
+def crowding(load: HostLoad, *, on_gpu: bool) -> Literal["", "loaded", "crowded"]:
+    """What the load means: nothing; repetitions; times that are not the kernel's.
+
+    A CPU lane measures what others leave over. A GPU's times suffer only where its lanes find no core to launch from.
+    """
+    loaded, crowded = GPU_SHARES if on_gpu else CPU_SHARES
+    if load.busy_share > crowded:
+        return "crowded"
+    return "loaded" if load.busy_share > loaded else ""
+
+
 def host_load(sample_s: float = SAMPLE_S, *, name_processes: bool = False) -> HostLoad:
     """Looks at the cores for ``sample_s`` seconds.
 
@@ -46,14 +77,12 @@ def host_load(sample_s: float = SAMPLE_S, *, name_processes: bool = False) -> Ho
         sample_s: how long.
         name_processes: whether to find out who it is, which costs some milliseconds for each hundred processes.
     """
-    allowed = os.sched_getaffinity(0)
-    before, processes = _busy_seconds(allowed), _process_seconds() if name_processes else {}
+    watch, before = LoadWatch(), _process_seconds() if name_processes else {}
     began = time.monotonic()
-    time.sleep(sample_s)
-    seconds = time.monotonic() - began
-    after = _busy_seconds(allowed)
-    busiest = _busiest(processes, _process_seconds(), seconds) if name_processes else ()
-    return HostLoad(len(allowed), max(0.0, after - before) / seconds, busiest)
+    load = watch.read(sample_s)
+    if not name_processes:
+        return load
+    return load._replace(processes=_busiest(before, _process_seconds(), time.monotonic() - began))
 
 
 def quota_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float | None:
@@ -92,6 +121,12 @@ def _busy_seconds(allowed: Collection[int]) -> float:
     return float(sum(sum(times[cpu][:3]) + getattr(times[cpu], "steal", 0.0) for cpu in allowed))
 
 
+def _own_seconds() -> float:
+    """CPU time of this process and of the children that it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 def _process_seconds() -> dict[tuple[int, float], tuple[str, float]]:
     found = {}
     for process in psutil.process_iter(["pid", "name", "create_time", "cpu_times"]):
@@ -112,5 +147,5 @@ def _busiest(
         for key, (name, spent) in after.items()
         if key[0] != os.getpid()
     ]
-    used = [process for process in used if process.cores > _OWN_SHARE]
+    used = [process for process in used if process.cores > _LEAST_CORES]
     return tuple(sorted(used, key=lambda process: -process.cores)[:_MOST_NAMED])

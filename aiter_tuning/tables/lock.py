@@ -6,6 +6,7 @@ run blocks nobody. A process that waits would not know for whom, therefore the h
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
@@ -53,6 +54,8 @@ class FileLock:
     def acquire(self) -> None:
         """Takes the lock or raises :class:`LockTimeoutError`."""
         began = time.monotonic()
+        if not self.path.parent.is_dir():  # filelock would make it, and a table that vanished would begin anew
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(self.path.parent))
         try:
             self._lock.acquire(timeout=-1 if self.timeout is None else self.timeout, poll_interval=_POLL_S)
         except filelock.Timeout:

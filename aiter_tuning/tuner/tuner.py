@@ -24,6 +24,8 @@ from typing import Any
 
 from aiter_tuning.devices.device import Device, NoDeviceError
 from aiter_tuning.devices.discovery import device_notes, discover, kind_of
+from aiter_tuning.devices.disturbances import disturbance_notes
+from aiter_tuning.devices.host_load import LoadWatch
 from aiter_tuning.devices.torch_facts import torch_build
 from aiter_tuning.keys import Shape
 from aiter_tuning.measure.plan import MeasurePlan
@@ -94,6 +96,7 @@ class TunerCommon:
         check_declarations(type(family), type(family).__module__)
         self._pool: Pool | None = None
         self._stop = False
+        self._load = LoadWatch()
 
     @staticmethod
     def measurement_kwargs(args: argparse.Namespace | TuneArguments, use_cuda_event: bool = False) -> dict[str, Any]:
@@ -144,7 +147,7 @@ class TunerCommon:
             UsageError, CsvError, FamilyError: it cannot be done as asked; nothing was written.
             NoDeviceError: there is nothing to measure on.
         """
-        began = time.monotonic()
+        began, self._load = time.monotonic(), LoadWatch()
         reporter = reporter or Silent()
         arguments = TuneArguments.of(args, self.family)
         work = self._read(arguments, pool)
@@ -229,7 +232,10 @@ class TunerCommon:
 
             stack.push(discard_after_failure)
             if pool is None:
+                load = self._load.read()
                 pool = stack.enter_context(Pool(devices=work.devices, preload=_preload(self.family, work.device)))
+                for note in disturbance_notes(work.devices, load):
+                    reporter.note(note)
             self._pool = pool
             poison = PoisonList(self.family.name, device, self._fingerprint(work).fields, self._clocks(arguments))
             runs, already = self._remaining(work, plans, checkpoint, poison)

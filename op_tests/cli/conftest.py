@@ -1,5 +1,7 @@
 """The command line as a person runs it: a process of its own, real workers, real signals."""
 
+import contextlib
+import ctypes
 import os
 import subprocess
 import sys
@@ -45,6 +47,54 @@ def tune(command, tmp_path):
         return command("tune", f"{TINY}:{family}", "-i", "shapes.csv", "-o", "out.csv", *flags, **options)
 
     return start
+
+
+libc = ctypes.CDLL(None, use_errno=True)
+READ_ONLY, REMOUNT = 1, 32
+
+
+class SmallDisk:
+    """A file system of its own."""
+
+    def __init__(self, path, size="64k"):
+        self.path, self._size = path, size
+        path.mkdir()
+        self._mount(0)
+
+    def _mount(self, flags):
+        if libc.mount(b"tmpfs", bytes(self.path), b"tmpfs", flags, f"size={self._size}".encode()) != 0:
+            pytest.skip(f"no file system can be mounted here ({os.strerror(ctypes.get_errno())})")
+
+    def make_read_only(self):
+        self._mount(READ_ONLY | REMOUNT)
+
+    def make_writable(self):
+        self._mount(REMOUNT)
+
+    def fill(self):
+        """Until nothing fits any more; returns the file that takes the room."""
+        hog = self.path / "hog"
+        with hog.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"x" * 512)
+        return hog
+
+    def unmount(self):
+        libc.umount2(bytes(self.path), 2)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 64 KiB."""
+    small = SmallDisk(tmp_path / "disk")
+    yield small
+    small.unmount()
+
+
+@pytest.fixture
+def read_only_disk(disk):
+    disk.make_read_only()
+    return disk.path
 
 
 @pytest.fixture

@@ -120,6 +120,12 @@ def test_two_locks_of_one_process_exclude_each_other_too(tmp_path):
         FileLock(tmp_path / "l", timeout=0).acquire()
 
 
+def test_a_directory_that_is_not_there_is_not_made(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        FileLock(tmp_path / "gone" / "l", timeout=0).acquire()
+    assert os.listdir(tmp_path) == []
+
+
 def test_it_locks_on_a_full_disk(small_disk, fill_disk):
     (small_disk / "l").touch()
     fill_disk(small_disk)

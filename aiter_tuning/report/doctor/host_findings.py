@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aiter_tuning.devices.host_load import HostLoad
+from aiter_tuning.devices.host_load import HostLoad, crowding
 from aiter_tuning.devices.visibility import CUDA_MASK, HIP_MASK, ROCR_MASK
 from aiter_tuning.report.doctor.facts import Facts, Finding, Verdict
 
-LOADED_SHARE = 0.1
-"""Of a CPU lane's cores: above this, times are those of the load."""
-CROWDED_SHARE = 0.25
-_GPU_LOADED_SHARE = 0.6
-_GPU_CROWDED_SHARE = 0.9
 _LITTLE_MEMORY = 2 << 30
 _FEW_FILES = 256
 
@@ -65,15 +60,14 @@ def host_findings(facts: Facts) -> list[Finding]:
 
 
 def load_finding(load: HostLoad, *, on_gpu: bool) -> Finding:
-    """Whether others keep the cores busy. A GPU's times suffer only where its lanes find no core to launch from."""
-    loaded, crowded = (_GPU_LOADED_SHARE, _GPU_CROWDED_SHARE) if on_gpu else (LOADED_SHARE, CROWDED_SHARE)
-    found = f"{load.busy_cores:.1f} of {load.cores} cores are busy"
-    if load.processes and load.busy_share > loaded:
-        found += ": " + ", ".join(f"{one.name} ({one.pid}) {one.cores:.1f}" for one in load.processes)
-    if load.busy_share <= loaded:
+    """Whether others keep the cores busy."""
+    found, crowd = f"{load.busy_cores:.1f} of {load.cores} cores are busy", crowding(load, on_gpu=on_gpu)
+    if not crowd:
         return Finding("host load", Verdict.ok, found)
+    if load.processes:
+        found += ": " + ", ".join(f"{one.name} ({one.pid}) {one.cores:.1f}" for one in load.processes)
     what = "launches come late" if on_gpu else "lanes measure what they leave over"
-    verdict = Verdict.bad if load.busy_share > crowded else Verdict.warning
+    verdict = Verdict.bad if crowd == "crowded" else Verdict.warning
     return Finding("host load", verdict, found, f"{what}: wait until they have ended, or keep them off these cores")
 
 
