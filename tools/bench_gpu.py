@@ -183,9 +183,13 @@ def _run_part(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
         from gpu_bench.recovery import time_recovery
 
         return time_recovery(arguments)
-    from gpu_bench import trust
+    if part == "aa":
+        from gpu_bench.against_itself import compare_with_itself
 
-    return trust.compare_with_itself(arguments) if part == "aa" else trust.measure_regret(arguments)
+        return compare_with_itself(arguments)
+    from gpu_bench.trust import measure_regret
+
+    return measure_regret(arguments)
 
 
 def _autotune(arguments: argparse.Namespace) -> int:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -94,24 +92,6 @@ def test_the_whole_process_part_times_the_real_tuner(tmp_path):
         assert figures[state]["s"] > figures[state]["lane"]["measure"] > 0
         assert len(figures[state]["chosen"]) == 1
     assert "aiter_tuning, warm" in done.stdout
-
-
-def noisy(us: float, drift: list[float], rng: random.Random) -> list[float]:
-    return [us * factor * rng.gauss(1, 0.01) for factor in drift]
-
-
-@pytest.mark.usefixtures("in_tools")
-def test_drift_that_hits_both_alike_promotes_nobody_and_a_gain_is_found():
-    from gpu_bench.interleaved import decide
-
-    rng = random.Random(0)
-    promoted = found = 0
-    for _ in range(200):
-        drift = [1 + 0.2 * math.sin(block / 3) for block in range(10)]
-        promoted += decide(noisy(100, drift, rng), noisy(100, drift, rng)).outcome == "promote"
-        found += decide(noisy(106, drift, rng), noisy(100, drift, rng)).outcome == "promote"
-    assert promoted == 0
-    assert found >= 198
 
 
 @pytest.mark.usefixtures("in_tools")

@@ -12,8 +12,6 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from aiter_tuning.tuning_policy import GateDecision, gate_against_incumbent, standard_error_bar
-
 MOST_CALLS = 64
 LEAST_CALLS = 12
 CACHES_IN_RING = 3
@@ -93,16 +91,6 @@ def sample(replays: Sequence[Any], blocks: int, rng: random.Random) -> list[list
             for index in order:
                 samples[index].append(replays[index].us())
     return samples
-
-
-def decide(incumbent: Sequence[float], challenger: Sequence[float]) -> GateDecision:
-    """The tuner's gate on samples of the same blocks: medians, and the noise of their paired differences."""
-    differences = [a - b for a, b in zip(incumbent, challenger, strict=True)]
-    # A median's standard error is 1.2533 times that of a mean.
-    error = 1.2533 * statistics.stdev(differences) / math.sqrt(len(differences))
-    incumbent_us = statistics.median(incumbent)
-    challenger_us = incumbent_us - statistics.median(differences)
-    return gate_against_incumbent(incumbent_us, challenger_us, noise_pct=standard_error_bar(incumbent_us, error))
 
 
 def best_of(candidates: Sequence[Candidate], keep: int, capture: Callable[[Candidate], Replay]) -> list[Candidate]:

@@ -1,28 +1,21 @@
-"""How far choices can be trusted: a kernel against itself, a real gain, and regret against an interleaved truth."""
+"""How far the choices of whole runs are from the best: regret against an interleaved truth of its own."""
 
 from __future__ import annotations
 
 import argparse
 import gc
-import math
 import os
 import random
 import statistics
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from aiter_tuning.tuner.family_reference import load_family
-from aiter_tuning.tuning_policy import DEFAULT_PROMOTION, PROMOTE, GateDecision
-from gpu_bench.interleaved import Candidate, Replay, best_of, decide, sample
+from gpu_bench.interleaved import Candidate, Replay, best_of, sample
 from gpu_bench.table import show
 from gpu_bench.whole_process import TOOL, autotune, has_autotune, tune
 
-BLOCKS = 10
-"""Of one comparison."""
-PLANTED = 100
-TRUE_BLOCKS = 100
 SEED = 1
 KEPT = 12
 """Configs of the ground truth, beside those that somebody chose."""
@@ -33,56 +26,12 @@ def configs_by_name() -> dict[str, dict[str, int]]:
     return {candidate.name: dict(candidate.config) for candidate in family.candidates({}, None)}
 
 
-def compare_with_itself(arguments: argparse.Namespace) -> dict[str, Any]:
-    rng, configs = random.Random(SEED), configs_by_name()
-    figures: dict[str, Any] = {}
-    _freeze_imports()
-    for shape in map(tuple, arguments.shapes):
-        rings: dict[tuple[int, ...], list[Any]] = {}
-        m, n, k = shape
-        config = configs["64x64x32_w4_s3" if m <= 64 else "128x128x32_w4_s3"]
-        # The same kernel with a twentieth more steps: slower by about 5 %; by how much exactly is measured below.
-        longer = (m, n, k + config["block_k"] * math.ceil(k / 20 / config["block_k"]))
-        a, b, slow = (Replay(Candidate(config, sizes), rings) for sizes in (shape, shape, longer))
-        itself = [decide(*sample((a, b), BLOCKS, rng)) for _ in range(arguments.comparisons)]
-        planted = min(PLANTED, arguments.comparisons)
-        found = [decide(*sample((slow, a), BLOCKS, rng)) for _ in range(planted)]
-        wrong_way = [decide(*sample((a, slow), BLOCKS, rng)) for _ in range(planted)]
-        slow_us, us = map(statistics.median, sample((slow, a), TRUE_BLOCKS, rng))
-        margins = [abs(decision.margin_pct or 0.0) for decision in itself]
-        figures["x".join(map(str, shape))] = {
-            "us": us,
-            "comparisons": len(itself),
-            "margins_at_the_bar": sum(margin >= DEFAULT_PROMOTION.min_improvement_pct for margin in margins),
-            "self_promotions": _promoted(itself),
-            "margin_median_pct": statistics.median(margins),
-            "margin_worst_pct": max(margins),
-            "planted": planted,
-            "planted_gain_pct": 100 * (1 - us / slow_us),
-            "planted_found": _promoted(found),
-            "planted_wrong_way": _promoted(wrong_way),
-        }
-    columns = ("shape", "us", "with itself", "at the bar", "promoted", "margin: median %", "worst %")
-    columns += ("planted", "true gain %", "found", "wrong way")
-    show(columns, [(shape, *row.values()) for shape, row in figures.items()])
-    total = sum(row["comparisons"] for row in figures.values())
-    print(
-        f"{total} comparisons of a kernel with itself, {BLOCKS} blocks each, against a bar of "
-        f"{DEFAULT_PROMOTION.min_improvement_pct:g} %; none in so many proves a rate below {300 / total:.2f} %"
-    )
-    return figures
-
-
 def _freeze_imports() -> None:
     """Capturing a graph may collect garbage, which takes 0.1 s over all that torch brings unless that is left out."""
     import torch  # noqa: F401
 
     gc.collect()
     gc.freeze()
-
-
-def _promoted(decisions: Sequence[GateDecision]) -> int:
-    return sum(decision.outcome == PROMOTE for decision in decisions)
 
 
 def measure_regret(arguments: argparse.Namespace) -> dict[str, Any]:
