@@ -1,16 +1,19 @@
 """A file of shapes, typed and keyed: what a run is asked to tune.
 
 Tuned tables serve as files of shapes too; what they say about devices and kernels is left out, and rows that differ
-in nothing else are one shape.
+in nothing else are one shape. A column ``calls`` says how often serving asks for a shape: rows of one shape are added
+up. It is what the recorder of misses writes, whose files may end in a line that was cut off: in a file that has the
+column a broken line costs itself and a warning.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from aiter_tuning.keys import Key, KeyFieldError, KeyValue, Shape
+from aiter_tuning.keys import CALLS_COLUMN, Key, KeyFieldError, KeyValue, Shape, is_missing
 from aiter_tuning.tables.csv_reader import CsvError, CsvTable, Refused, read_rows
 from aiter_tuning.tables.unknown_columns import UnknownColumns
 
@@ -32,6 +35,9 @@ class ShapeFile:
     """Lines that repeat a shape, each with the line of the first."""
     unended: int | None = None
     """The last line, if it lacks its line end: its last cell may have been cut off."""
+    calls: tuple[float, ...] = ()
+    """How often each shape is asked for; empty if the file does not tell. Rows that repeat a shape are no duplicates
+    then, but further calls."""
 
     @property
     def duplicates(self) -> int:
@@ -63,7 +69,7 @@ def read_shapes(path: str | os.PathLike[str], key: Key, *, refused: Refused | No
         CsvError: the file is missing, empty or broken, a cell does not fit its field, or an unknown column's value
             makes a row mean something else than this family computes (a true flag, another dtype).
     """
-    table = read_rows(path, required=key.required, known=key.columns, fold_case=True, refused=refused)
+    table = _read(path, key, refused)
     if not set(key.columns) & set(table.header):  # no shape is guessed from defaults alone
         raise CsvError(table.path, f"no column of a shape; expected {', '.join(key.columns)}; add them", line=1)
     unknown = UnknownColumns(table.header, [row.cells for row in table.rows], key)
@@ -71,9 +77,12 @@ def read_shapes(path: str | os.PathLike[str], key: Key, *, refused: Refused | No
     lines: list[int] = []
     repeated: list[tuple[int, int]] = []
     first: dict[tuple[KeyValue, ...], int] = {}
+    counted = CALLS_COLUMN in table.header
+    calls: dict[tuple[KeyValue, ...], float] = {}
     for line, cells in table.rows:
         try:
             shape = parse_shape(table, line, cells, key)
+            count = _calls(table, line, cells) if counted else 0
             objection = unknown.objection(cells, shape)
             if objection is not None:
                 raise table.error(line, *objection)
@@ -83,8 +92,10 @@ def read_shapes(path: str | os.PathLike[str], key: Key, *, refused: Refused | No
             refused(error)
             continue
         values = tuple(shape.values())
+        calls[values] = calls.get(values, 0) + count
         if values in shapes:
-            repeated.append((line, first[values]))
+            if not counted:
+                repeated.append((line, first[values]))
             continue
         shapes[values], first[values] = shape, line
         lines.append(line)
@@ -98,4 +109,33 @@ def read_shapes(path: str | os.PathLike[str], key: Key, *, refused: Refused | No
         lines=tuple(lines),
         repeated=tuple(repeated),
         unended=table.unended,
+        calls=tuple(calls.values()) if counted else (),
     )
+
+
+def _read(path: str | os.PathLike[str], key: Key, refused: Refused | None) -> CsvTable:
+    try:
+        return read_rows(path, required=key.required, known=key.columns, fold_case=True, refused=refused)
+    except CsvError:
+        if refused is not None:
+            raise
+        broken: list[CsvError] = []
+        table = read_rows(path, required=key.required, known=key.columns, fold_case=True, refused=broken.append)
+        if CALLS_COLUMN not in table.header:
+            raise
+        table.warnings.extend(f"{error}; skipped" for error in broken)
+        return table
+
+
+def _calls(table: CsvTable, line: int, cells: dict[str, str]) -> float:
+    """How often a row says that its shape is asked for; once where it does not say."""
+    cell = cells[CALLS_COLUMN]
+    if is_missing(cell):
+        return 1
+    try:
+        number = float(cell)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise table.error(line, CALLS_COLUMN, f"calls is {cell!r}; expected a number of 0 or more; correct the cell")
+    return int(number) if number.is_integer() else number

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from aiter_tuning.keys import DEVICE_COLUMNS, Key, KeyValue, is_missing, normalise_dtype, parse_flag
+from aiter_tuning.keys import CALLS_COLUMN, DEVICE_COLUMNS, Key, KeyValue, is_missing, normalise_dtype, parse_flag
 
 RESULT_COLUMNS = frozenset(
     ("kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio", "config", "libtype", "solidx", "err_ratio")
@@ -33,7 +33,7 @@ class UnknownColumns:
         self.names = tuple(
             name
             for name in header
-            if name not in key.columns and name not in DEVICE_COLUMNS and name not in RESULT_COLUMNS
+            if name not in {*key.columns, *DEVICE_COLUMNS, CALLS_COLUMN} and name not in RESULT_COLUMNS
         )
         self._dtypes = tuple(name for name in self.names if "dtype" in name.lower())
         self._flags = tuple(

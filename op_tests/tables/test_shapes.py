@@ -156,3 +156,38 @@ def test_every_distinct_shape_is_counted_whatever_the_order_of_columns(tmp_path_
     distinct = list({GEMM.values(shape): GEMM.parse(shape) for shape in shapes}.values())
     assert list(file.shapes) == distinct
     assert (file.rows, file.duplicates) == (len(shapes), len(shapes) - len(distinct))
+
+
+def test_calls_of_a_shape_are_added_up_and_its_rows_are_no_duplicates(tmp_path):
+    path = tmp_path / "misses.csv"
+    path.write_text("M,N,K,calls\n1,2,3,1\n4,5,6,1\n1,2,3,41\n7,8,9,\n4,5,6,0.5\n")
+    file = read_shapes(path, Key(M=int, N=int, K=int))
+    assert [shape["M"] for shape in file.shapes] == [1, 4, 7]
+    assert file.calls == (42, 1.5, 1)
+    assert (file.rows, file.duplicates, file.warnings) == (3, 0, ())
+
+
+def test_a_column_of_calls_is_neither_unknown_nor_a_flag(tmp_path):
+    path = tmp_path / "misses.csv"
+    path.write_text("M,calls\n1,1\n2,0\n")
+    file = read_shapes(path, Key(M=int))
+    assert (len(file.shapes), file.calls, file.warnings) == (2, (1, 0), ())
+
+
+@pytest.mark.parametrize("count", ["-1", "often", "inf", "nan?"])
+def test_calls_that_are_no_number_are_refused_with_their_place(tmp_path, count):
+    path = tmp_path / "misses.csv"
+    path.write_text(f"M,calls\n1,1\n2,{count}\n")
+    with pytest.raises(CsvError, match=r"misses.csv:3:2: calls is .*; expected a number of 0 or more"):
+        read_shapes(path, Key(M=int))
+
+
+def test_a_file_of_calls_whose_writer_was_cut_off_loses_the_broken_lines_with_a_warning(tmp_path):
+    path = tmp_path / "misses.csv"
+    path.write_text("M,N,K,calls\n1,2,3,1\n4,5\n7,8,9,2\n1,2,")
+    file = read_shapes(path, Key(M=int, N=int, K=int))
+    assert [(shape["M"], calls) for shape, calls in zip(file.shapes, file.calls, strict=True)] == [(1, 1), (7, 2)]
+    assert [warning.split(":")[1] for warning in file.warnings] == ["3", "5"]
+    path.write_text("M,N,K\n1,2,3\n4,5\n")
+    with pytest.raises(CsvError, match=r"misses\.csv:3"):
+        read_shapes(path, Key(M=int, N=int, K=int))
