@@ -1,5 +1,6 @@
 """A device that this machine lacks, a family of each test's own, and the log that says why a row does not serve."""
 
+import ctypes
 import itertools
 import logging
 
@@ -46,3 +47,15 @@ def said(caplog):
     """What was logged, as far as it has these words."""
     caplog.set_level(logging.WARNING, "aiter_tuning")
     return lambda words="": [r.getMessage() for r in caplog.records if words in r.getMessage()]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 KiB."""
+    target = tmp_path / "small"
+    target.mkdir()
+    libc = ctypes.CDLL(None)
+    if libc.mount(b"tmpfs", bytes(target), b"tmpfs", 0, b"size=64k") != 0:
+        pytest.skip("no file system can be mounted here")
+    yield target
+    libc.umount2(bytes(target), 2)
