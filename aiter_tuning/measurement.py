@@ -14,6 +14,8 @@ from aiter_tuning.status import Status
 
 UNMEASURED_US = -1.0
 """Latency written for a candidate that ran and failed."""
+IMPLAUSIBLE = "implausible"
+"""The flag of a latency that no such device can reach."""
 
 
 _STATUSES = {str(status): status for status in Status}
@@ -84,6 +86,11 @@ class Measurement:
     def unpacked(cls, values: tuple[Any, ...]) -> Measurement:
         """The inverse of :meth:`packed`."""
         return cls(_STATUSES[values[0]], *values[1:])
+
+    @property
+    def may_be_the_process(self) -> bool:
+        """Whether the process may be to blame, so that a clean one should try before this is a verdict."""
+        return self.status is Status.oom_runtime or IMPLAUSIBLE in self.flags
 
     @classmethod
     def failed(cls, status: Status, detail: str, *, us: float | None = None, attempt: int = 1) -> Measurement:

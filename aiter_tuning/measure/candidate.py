@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple, cast
 
@@ -29,7 +30,7 @@ from aiter_tuning.measure.pristine import Pristine, can_be_copied
 from aiter_tuning.measure.reference import has_reference, storage_of
 from aiter_tuning.measure.sampling import Sampled, sample, sample_in_bursts
 from aiter_tuning.measure.timer import HOT_CACHE, BurstTimer, Call, Timer, timer_factory
-from aiter_tuning.measurement import UNMEASURED_US, Measurement
+from aiter_tuning.measurement import IMPLAUSIBLE, UNMEASURED_US, Measurement
 from aiter_tuning.status import Status, classify, describe, is_device_fault
 from aiter_tuning.task import MpTunerTask
 
@@ -247,7 +248,9 @@ class Steps:
             detail = f"the {timer} timer read {sampled.us} us in {CLOCK_TRIES} tries"
             return Measurement.failed(Status.crash, detail, us=UNMEASURED_US)
         impossible = self._bench.limits and self._impossible(self._bench.limits, sampled, timer, flags)
-        return Measurement.failed(Status.crash, impossible, us=UNMEASURED_US) if impossible else None
+        if not impossible:
+            return None
+        return replace(Measurement.failed(Status.crash, impossible, us=UNMEASURED_US), flags=(IMPLAUSIBLE,))
 
     def conclude(self, checked: Checked, timed: Timed, *, verify: bool) -> Measurement:
         """The verdict, after one more call that is compared, if ``verify``."""

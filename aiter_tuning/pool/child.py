@@ -330,7 +330,7 @@ class Server:
         Raises:
             ParentDecides: how to go on is up to the parent.
         """
-        final = fault is None and measurement.status is not Status.oom_runtime
+        final = fault is None and not measurement.may_be_the_process
         if final and self._logbook is not None and measurement.status.is_terminal:
             self.leave_unless_heard()  # a verdict on file that the parent never hears of would be a second one
             self.written(self._logbook.finished, index, measurement)

@@ -50,7 +50,7 @@ class Ledger:
         self._tries: dict[object, int] = {}
         self._stranger_kills: set[object] = set()
         self._lost_handovers = 0
-        self._oom_retried: set[int] = set()
+        self._tried_clean: set[int] = set()
         self.apart = False
         """Whether its tasks travel one by one, because together they could not be sent or loaded."""
         self.leader_us = math.inf
@@ -103,8 +103,8 @@ class Ledger:
         self._began(index)
         if leaving:
             return self._after_death(index, "candidate", measurement, stranger=False), False
-        if measurement.status is Status.oom_runtime and index not in self._oom_retried and not self._left_out(index):
-            self._oom_retried.add(index)
+        if measurement.may_be_the_process and index not in self._tried_clean and not self._left_out(index):
+            self._tried_clean.add(index)
             return [], True
         return [self._settle(index, measurement)], False
 

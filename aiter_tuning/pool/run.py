@@ -33,7 +33,7 @@ from aiter_tuning.pool.messages import (
 )
 from aiter_tuning.pool.process import WorkerProcess, describe_exit
 from aiter_tuning.pool.watcher import Clocks, RunEnd, RunOutcome, Watcher
-from aiter_tuning.status import Status, one_line
+from aiter_tuning.status import one_line
 from aiter_tuning.task import Group, LogbookError
 
 if TYPE_CHECKING:
@@ -368,7 +368,7 @@ class Run:
         if message.output:
             self._watcher.output(group, message.candidate, message.output)
         verdicts, clean_worker = ledger.measured(message.candidate, measurement, leaving=message.leaving)
-        waits = message.leaving or measurement.status is Status.oom_runtime
+        waits = message.leaving or measurement.may_be_the_process
         if message.leaving or clean_worker:
             self._kill(lane)
         if waits:

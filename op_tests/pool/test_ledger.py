@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiter_tuning.measurement import Measurement
+from aiter_tuning.measurement import IMPLAUSIBLE, Measurement
 from aiter_tuning.pool.ledger import Ledger, with_output
 from aiter_tuning.status import Status
 from aiter_tuning.task import Group, MpTunerTask
 
 OK = Measurement(Status.ok, 10.0, 0.0)
 OOM = Measurement.failed(Status.oom_runtime, "MemoryError")
+IMPOSSIBLE = Measurement(Status.crash, -1.0, detail="faster than the device can be", flags=(IMPLAUSIBLE,))
 
 
 def gen(n, device=None):
@@ -173,15 +174,16 @@ def test_a_device_fault_is_final_and_its_latency_infinite():
     assert book.next == 1
 
 
-def test_memory_that_ran_out_is_tried_once_in_a_clean_worker():
+@pytest.mark.parametrize("measured", [OOM, IMPOSSIBLE])
+def test_what_may_be_the_processs_fault_is_tried_once_in_a_clean_worker(measured):
     book = ledger(2)
-    assert measure(book, OOM) == ([], True)
+    assert measure(book, measured) == ([], True)
     assert book.attempt(0) == 2
-    verdicts, clean = measure(book, OOM)
+    verdicts, clean = measure(book, measured)
     assert [index for index, _ in verdicts] == [0]
     assert not clean
     measure(book)
-    assert statuses(book) == ["oom_runtime", "ok"]
+    assert statuses(book) == [measured.status, "ok"]
 
 
 def test_the_leader_is_the_fastest_correct_uncensored_candidate():
