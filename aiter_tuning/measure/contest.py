@@ -181,7 +181,7 @@ class ContestBench(GroupBench):
         if bench.on_gpu and hasattr(bench.new_timer(bench.kind), "burst"):
             from aiter_tuning.measure.gpu.device_turns import DeviceTurns
 
-            return DeviceTurns(lambda: cast(DeviceTimer, bench.new_timer(bench.kind)), contest)
+            return DeviceTurns(lambda: cast("DeviceTimer", bench.new_timer(bench.kind)), contest)
         return WallTurns(cast(Timer, bench.new_timer(bench.kind)), contest.block_calls, contest.block_us)
 
     @contextlib.contextmanager

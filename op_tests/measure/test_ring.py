@@ -8,7 +8,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiter_tuning.measure.gpu.ring import ENOUGH_CACHES, MOST_COPIES, bytes_of, copy_of, plan_ring
+from aiter_tuning.measure.gpu.ring import (
+    ENOUGH_CACHES,
+    MOST_COPIES,
+    RingPlan,
+    SharedRing,
+    bytes_of,
+    copy_of,
+    plan_ring,
+)
 from aiter_tuning.measure.timer import Call
 
 MB = 1 << 20
@@ -71,3 +79,16 @@ def test_what_cannot_be_copied_is_shared() -> None:
     sparse = torch.eye(3).to_sparse()
     call = Call(len, (own, sparse, "text"), {})
     assert all(a is b for a, b in zip(copy_of(call).args, call.args, strict=True)) and bytes_of(call) == 0
+
+
+def test_calls_that_share_inputs_share_the_copies_of_a_ring() -> None:
+    a, b, c = torch.ones(64), torch.ones(64), torch.ones(64)
+    calls = [Call(len, (a, b), {}), Call(max, (b[8:], {"a": a}), {}), Call(min, (c,), {})]
+    assert bytes_of(*calls) == 3 * 256
+    first, second, third = (ring.calls for ring in SharedRing(calls, RingPlan(3, 0, True)).rings)
+    assert (first[0], second[0], third[0]) == tuple(calls)
+    for ours, theirs, others in zip(first[1:], second[1:], third[1:], strict=True):
+        assert ours.args[0].data_ptr() == theirs.args[1]["a"].data_ptr() != a.data_ptr()
+        assert ours.args[1].data_ptr() + 32 == theirs.args[0].data_ptr()
+        assert others.args[0].data_ptr() not in (c.data_ptr(), ours.args[0].data_ptr())
+    assert first[1].args[0].data_ptr() != first[2].args[0].data_ptr()

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
 import torch
 
 from aiter_tuning.measure.gpu.accelerator import Accelerator, CaptureError, Graph
-from aiter_tuning.measure.gpu.activity import ActivityLostError, ActivitySource, spans
-from aiter_tuning.measure.gpu.ring import MOST_COPIES, RingPlan, bytes_of, copy_of, plan_ring
+from aiter_tuning.measure.gpu.activity import ActivityLostError, ActivitySource, Record, spans
+from aiter_tuning.measure.gpu.ring import MOST_COPIES, Ring, RingPlan, bytes_of, copy_of, plan_ring
 from aiter_tuning.measure.statistics import is_launch_bound, is_still_running, median
 from aiter_tuning.measure.timer import (
     FALLBACK_TIMER,
@@ -39,6 +39,8 @@ _REPLAY_US = 400.0
 _RECORD_TRIES = 2
 _SUSPICIONS = 3
 _HURRIED_WARMUP_S = 0.01
+_KEPT_SAMPLES = 256
+"""Enough to tell whether a candidate is launch-bound."""
 
 
 class Mode(NamedTuple):
@@ -63,13 +65,15 @@ class DeviceTimer:
         self.calls_per_sample = 1
         self.rough_us = math.nan
         self.unclean = ""
-        self._gpu = gpu
+        self.gpu = self._gpu = gpu
+        self.records_per_launch = 0
+        """Known after the first burst that was read from records."""
         self._source = mode.source
         self._wants_graph = mode.wants_graph
         self._cold = mode.cold_cache
         self._cache_bytes = mode.cache_bytes or gpu.cache_bytes
         self._fallback = mode.fallback
-        self._ring: list[Call] = []
+        self._ring: Sequence[Call] = ()
         self._plan = RingPlan(1, 0, False)
         self._restore: Callable[[], None] | None = None
         self._graph: Graph | None = None
@@ -92,13 +96,26 @@ class DeviceTimer:
         }
         return tuple(flag for flag, applies in flags.items() if applies)
 
-    def prepare(self, call: Call, *, warmup: int, iters: int, restore: Callable[[], None] | None, hurry: bool) -> None:
+    def prepare(
+        self,
+        call: Call,
+        *,
+        warmup: int,
+        iters: int,
+        restore: Callable[[], None] | None,
+        hurry: bool,
+        ring: Ring | None = None,
+    ) -> None:
+        """See the protocol; ``ring`` holds copies of the call that exist already."""
         if self._ring:
             return
         self._restore = restore
         self._gpu.synchronize()  # the default stream's work is seen by ours from here on
         with self._gpu.on_stream():
-            self._make_ring(call)
+            if ring is None:
+                self._make_ring(call)
+            else:
+                self._ring, self._plan = ring
             self._warm_up(warmup, hurry)
             if self._wants_graph and restore is None:
                 self._capture(iters, replay_once=warmup > 0)
@@ -115,19 +132,14 @@ class DeviceTimer:
                 samples = self._read_records(self._source, launches)
             except ActivityLostError:
                 continue
-            self._samples.extend(samples)
+            self._keep(samples)
             return Burst(samples, calls)
         lost = self._source is not None
         if lost:
-            self._read_events_from_now_on()
+            self.read_events_from_now_on()
         samples = self._read_events(launches)
-        self._samples.extend(samples)
+        self._keep(samples)
         return Burst(samples, calls, anew=lost)
-
-    def do_without_graph(self) -> None:
-        """Before :meth:`prepare`: the candidate is known not to be capturable."""
-        self._wants_graph = False
-        self._no_graph = True
 
     def read(self, call: Call, calls: int) -> float:
         """Microseconds of a call, of ``calls``, rounded up to whole replays."""
@@ -139,25 +151,91 @@ class DeviceTimer:
             with contextlib.suppress(Exception):  # on a faulted device nothing works, and the fault is what matters
                 self._source.stop()
         self._graph = None
-        self._ring = []
+        self._ring = ()
+
+    # --- for those who time several candidates together -------------------------------------------------------------
+
+    @property
+    def source(self) -> ActivitySource | None:
+        """Where records come from; None where it reads events."""
+        return self._source
+
+    @property
+    def has_graph(self) -> bool:
+        return self._graph is not None
+
+    @property
+    def wants_cold_cache(self) -> bool:
+        return self._cold
+
+    def plan_ring(self, call_bytes: int, *, most: int, copy_bytes: int) -> RingPlan:
+        """The ring for calls of at least ``call_bytes`` that share copies of ``copy_bytes`` on this GPU."""
+        return plan_ring(call_bytes, self._cache_bytes, self._gpu.free_bytes(), most=most, copy_bytes=copy_bytes)
+
+    @property
+    def calls_per_launch(self) -> int:
+        return self._calls_per_launch
+
+    def launch(self, launches: int) -> None:
+        """Makes so many launches and waits for them; whoever started the source collects their records."""
+        launch, prelude = self._launch, self._prelude if self._has_prelude else None
+        with self._gpu.on_stream():
+            for _ in range(launches):
+                if prelude is not None:
+                    prelude()
+                launch()
+        self._gpu.synchronize()
+
+    def samples_of(self, records: Sequence[Record], launches: int) -> list[float]:
+        """Microseconds of each call in the records of so many launches.
+
+        Raises:
+            NothingTimedError: see :func:`~aiter_tuning.measure.gpu.activity.spans`.
+            ActivityLostError: see there.
+        """
+        samples = self._spans(records, launches)
+        self._keep(samples)
+        return samples
+
+    def do_without_graph(self) -> None:
+        """Before :meth:`prepare`: the candidate is known not to be capturable."""
+        self._no_graph, self._wants_graph = self._wants_graph, False
+
+    def drop_graph(self) -> None:
+        """Times single calls from here on, as those are that it is compared with."""
+        self._graph = None
+        self._calls_per_launch = self.calls_per_sample = 1
+        self._samples.clear()
+        if self._source is None:
+            self.name = "event"
+
+    def read_events_from_now_on(self) -> None:
+        """What records said counts no more; the record of the candidate says that another timer was meant."""
+        if self._source is not None:
+            self._source.stop()
+        self._source = None
+        self._fallback = True
+        self._samples.clear()
+        self.name = "event" if self._graph is None else "graph"
+        self.calls_per_sample = self._calls_per_launch
 
     # --- getting ready ----------------------------------------------------------------------------------------------
 
     def _make_ring(self, call: Call) -> None:
-        self._ring = [call]
+        self._ring = copies = [call]
         if not self._cold:
             return
         # What is restored before each call has just passed through the cache: only a flush helps.
         size = 0 if self._restore is not None else bytes_of(call)
         plan = plan_ring(size, self._cache_bytes, self._gpu.free_bytes())
         try:
-            while len(self._ring) < plan.copies:
-                self._ring.append(copy_of(call))
+            while len(copies) < plan.copies:
+                copies.append(copy_of(call))
             if plan.flush_bytes:
                 self._gpu.overwrite(plan.flush_bytes)
         except torch.OutOfMemoryError:
             # Memory was in pieces, or somebody else's; a flush needs less than a ring, and no copies less than that.
-            del self._ring[1:]
+            del copies[1:]
             plan = plan_ring(0, self._cache_bytes, self._gpu.free_bytes())
             try:
                 self._gpu.overwrite(plan.flush_bytes)
@@ -269,27 +347,30 @@ class DeviceTimer:
         return [start.elapsed_time(end) * 1000.0 / self._calls_per_launch for start, end in pairs], suspicious
 
     def _read_records(self, source: ActivitySource, launches: int) -> list[float]:
-        gpu, launch = self._gpu, self._launch
-        prelude = self._prelude if self._has_prelude else None
-        gpu.synchronize()
+        self._gpu.synchronize()
         source.start()
-        with gpu.on_stream():
-            for _ in range(launches):
-                if prelude is not None:
-                    prelude()
-                launch()
-        gpu.synchronize()
+        self.launch(launches)
         records = source.collect()
+        if not any(record.graph for record in records):
+            self._count_prelude(source)
+        self.records_per_launch = len(records) // launches
         try:
-            if self._graph is not None:
-                replayed = [record for record in records if record.graph]
-                if replayed:
-                    return spans(replayed, launches, self._calls_per_launch)
-            return spans(records, launches, self._calls_per_launch, self._count_prelude(source))
+            return self._spans(records, launches)
         except NothingTimedError:
             if not records and not self._gives_records(source):
                 raise ActivityLostError("a kernel that surely ran left no record") from None
             raise
+
+    def _spans(self, records: Sequence[Record], launches: int) -> list[float]:
+        if self._graph is not None:
+            replayed = [record for record in records if record.graph]
+            if replayed:
+                return spans(replayed, launches, self._calls_per_launch)
+        return spans(records, launches, self._calls_per_launch, self._prelude_records or 0)
+
+    def _keep(self, samples: Sequence[float]) -> None:
+        if len(self._samples) < _KEPT_SAMPLES:
+            self._samples.extend(samples)
 
     def _count_prelude(self, source: ActivitySource) -> int:
         """Records of what comes before each launch, counted once by doing that alone."""
@@ -310,15 +391,6 @@ class DeviceTimer:
             self._gpu.overwrite(4)
         self._gpu.synchronize()
         return len(source.collect()) > 0
-
-    def _read_events_from_now_on(self) -> None:
-        if self._source is not None:
-            self._source.stop()
-        self._source = None
-        self._fallback = True
-        self._samples.clear()
-        self.name = "event" if self._graph is None else "graph"
-        self.calls_per_sample = self._calls_per_launch
 
     def _is_launch_bound(self) -> bool:
         if not self._samples:

@@ -13,7 +13,7 @@ the code path that the candidate takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -44,7 +44,38 @@ class RingPlan(NamedTuple):
     """Whether every call finds its inputs outside the cache."""
 
 
-def plan_ring(call_bytes: int, cache_bytes: int, free_bytes: int, *, most: int = MOST_COPIES) -> RingPlan:
+class Ring(NamedTuple):
+    """A call on its copies, the original first."""
+
+    calls: Sequence[Call]
+    plan: RingPlan
+
+
+class SharedRing:
+    """The copies of several calls: what their inputs have in common is copied once for all of them.
+
+    It belongs to one moment: storages are told apart by their addresses, so the calls' tensors have to stay alive.
+    """
+
+    def __init__(self, calls: Sequence[Call], plan: RingPlan) -> None:
+        """Makes the copies.
+
+        Raises:
+            torch.OutOfMemoryError: there is no memory for them.
+        """
+        self.plan = plan
+        copies: list[list[Call]] = [[call] for call in calls]
+        for _ in range(plan.copies - 1):
+            storages: dict[int, torch.UntypedStorage] = {}
+            for ring, call in zip(copies, calls, strict=True):
+                ring.append(copy_of(call, storages))
+        self.rings = [Ring(ring, plan) for ring in copies]
+        """In the order of the calls."""
+
+
+def plan_ring(
+    call_bytes: int, cache_bytes: int, free_bytes: int, *, most: int = MOST_COPIES, copy_bytes: int = 0
+) -> RingPlan:
     """The ring for a call of ``call_bytes`` of inputs; where memory is short, the flush goes last and the copies first.
 
     Args:
@@ -52,35 +83,47 @@ def plan_ring(call_bytes: int, cache_bytes: int, free_bytes: int, *, most: int =
         cache_bytes: the last-level cache.
         free_bytes: memory that can still be had.
         most: copies at most, the calls of one graph.
+        copy_bytes: what a copy costs where calls share a ring, ``call_bytes`` being the smallest call's; 0: the same.
     """
+    copy_bytes = copy_bytes or call_bytes
     budget = int(free_bytes * _MEMORY_SHARE)
     flush_bytes = int(FLUSHED_CACHES * cache_bytes)
     if call_bytes <= 0:
         fits = flush_bytes <= budget
         return RingPlan(1, flush_bytes if fits else 0, fits)
     wanted = min(most, max(1, math.ceil(WANTED_CACHES * cache_bytes / call_bytes)))
-    copies = max(1, min(wanted, 1 + budget // call_bytes))
+    copies = max(1, min(wanted, 1 + budget // copy_bytes))
     if copies * call_bytes >= ENOUGH_CACHES * cache_bytes:
         return RingPlan(copies, 0, True)
-    fitting = (budget - flush_bytes) // call_bytes
+    fitting = (budget - flush_bytes) // copy_bytes
     if fitting < 0:
         return RingPlan(1, 0, False)
     return RingPlan(max(1, min(copies, 1 + fitting)), flush_bytes, True)
 
 
-def bytes_of(call: Call) -> int:
-    """Bytes of the storages that a copy of the call would copy."""
-    sizes = {storage_of(t): t.untyped_storage().nbytes() for t in tensors_in([call.args, call.kwargs]) if _copied(t)}
+def bytes_of(*calls: Call) -> int:
+    """Bytes of the storages that a copy of the calls would copy; what they share counts once."""
+    sizes = {
+        storage_of(tensor): tensor.untyped_storage().nbytes()
+        for call in calls
+        for tensor in tensors_in([call.args, call.kwargs])
+        if _copied(tensor)
+    }
     return sum(sizes.values())
 
 
-def copy_of(call: Call) -> Call:
+def copy_of(call: Call, storages: dict[int, torch.UntypedStorage] | None = None) -> Call:
     """The same call on copies of its tensors; what is neither a tensor nor a plain container is shared.
+
+    Args:
+        call: the original.
+        storages: copies that exist already, by the address of what they are copies of; those made are added.
 
     Raises:
         torch.OutOfMemoryError: there is no memory for them.
     """
-    storages: dict[int, torch.UntypedStorage] = {}
+    if storages is None:
+        storages = {}
     with torch.no_grad():
         return Call(call.func, _copy(call.args, storages), _copy(call.kwargs, storages))
 
