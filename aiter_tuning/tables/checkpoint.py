@@ -156,6 +156,11 @@ class Checkpoint:
         return self._file.path
 
     @property
+    def is_there(self) -> bool:
+        """Whether the file still exists, under whatever name: what is written to a deleted one is lost."""
+        return self._file.is_there
+
+    @property
     def dropped_tail(self) -> str | None:
         """The unterminated last line that was cut off when the file was opened."""
         return self._file.dropped_tail

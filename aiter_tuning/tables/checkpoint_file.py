@@ -50,6 +50,14 @@ class CheckpointFile:
         if fd >= 0:
             os.close(fd)
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the file still has a name somewhere."""
+        try:
+            return os.fstat(self.fd).st_nlink > 0
+        except OSError:
+            return False
+
     def append(self, row: bytes) -> None:
         """Adds one row with one write.
 

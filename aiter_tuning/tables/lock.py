@@ -6,7 +6,6 @@ run blocks nobody. A process that waits would not know for whom, therefore the h
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import sys
@@ -54,8 +53,7 @@ class FileLock:
     def acquire(self) -> None:
         """Takes the lock or raises :class:`LockTimeoutError`."""
         began = time.monotonic()
-        if not self.path.parent.is_dir():  # filelock would make it, and a table that vanished would begin anew
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(self.path.parent))
+        self._make()
         try:
             self._lock.acquire(timeout=-1 if self.timeout is None else self.timeout, poll_interval=_POLL_S)
         except filelock.Timeout:
@@ -75,6 +73,16 @@ class FileLock:
         except OSError:
             return None
         return " ".join(text.split()) or None
+
+    def _make(self) -> None:
+        """Makes the lock file, as any program would (filelock lets nobody but its owner write to it).
+
+        A directory that is gone is not made again, as filelock would: with it an empty table would begin.
+        """
+        try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        except FileExistsError:
+            pass
 
     def _advice(self) -> str:
         pid = self._holding_process()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from aiter_tuning.status import Status
+from aiter_tuning.tables.lock import FileLock
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuning_policy import DEFAULT_MEASUREMENT, DEFAULT_RUN, MeasurementPolicy, RunPolicy
 
@@ -171,8 +172,14 @@ def check_writable(path: Path, flag: str) -> None:
         raise UsageError(f"{flag} {path}: is a device or a pipe; expected a file")
     if not directory.is_dir():
         raise UsageError(f"{flag} {path}: cannot be written, there is no directory {directory}; create it first")
-    if path.exists() and not os.access(path, os.W_OK):
-        raise UsageError(f"{flag} {path}: cannot be written, permission denied")
+    # A lock that somebody else made, and lets nobody else write to, locks us out for ever.
+    for file in (path, FileLock.beside(path).path):
+        try:
+            os.close(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise UsageError(f"{flag} {file}: cannot be written, {error.strerror or error}") from None
     # Not by permission bits: root passes those, and a read-only file system is only found by trying.
     probe = directory / f".{path.name}.{os.getpid()}.probe"
     try:

@@ -143,6 +143,11 @@ class Recorder(Watcher):
         with contextlib.suppress(OSError):
             self._checkpoint.repair()
 
+    @property
+    def record_is_there(self) -> bool:
+        """Whether the checkpoint can be gone on with: its directory may have been deleted under it."""
+        return self._checkpoint.is_there
+
     def conclude_rest(self) -> None:
         """Concludes the shapes that the pool did not come to."""
         for index in range(len(self._runs)):

@@ -342,7 +342,10 @@ class TunerCommon:
             cause = error if isinstance(error, LogbookError) else error.__cause__
             no_room = isinstance(cause, OSError) and cause.errno in _NO_ROOM
             advice = "make room, then run" if no_room else "put that right, then run"
-            return None, f"{text}; what was measured is kept in the checkpoint: {advice} the same command again"
+            kept = "what was measured is kept in the checkpoint"
+            if not recorder.record_is_there:
+                kept = "the checkpoint is gone, and what was measured with it"
+            return None, f"{text}; {kept}: {advice} the same command again"
         return outcome.end, _advice(outcome, recorder.outcomes.values())
 
     def _clocks(self, arguments: TuneArguments) -> Clocks:

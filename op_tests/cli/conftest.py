@@ -50,7 +50,7 @@ def tune(command, tmp_path):
 
 
 libc = ctypes.CDLL(None, use_errno=True)
-READ_ONLY, REMOUNT = 1, 32
+READ_ONLY, REMOUNT, BIND = 1, 32, 4096
 
 
 class SmallDisk:
@@ -68,8 +68,15 @@ class SmallDisk:
     def make_read_only(self):
         self._mount(READ_ONLY | REMOUNT)
 
-    def make_writable(self):
-        self._mount(REMOUNT)
+    def make_read_only_over(self):
+        """Though files are open for writing there: a read-only view of the disk is laid over it."""
+        path = bytes(self.path)
+        assert libc.mount(path, path, None, BIND, None) == 0
+        assert libc.mount(None, path, None, BIND | REMOUNT | READ_ONLY, None) == 0
+
+    def uncover(self):
+        """Takes the view away."""
+        assert libc.umount2(bytes(self.path), 2) == 0
 
     def fill(self):
         """Until nothing fits any more; returns the file that takes the room."""
