@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from aiter_tuning.cli.serving_flags import add_serving_commands
 from aiter_tuning.cli.table_flags import add_table_commands
 from aiter_tuning.status import Status
 from aiter_tuning.tuning_policy import DEFAULT_MEASUREMENT, DEFAULT_RUN
@@ -93,6 +94,7 @@ def _build() -> tuple[argparse.ArgumentParser, argparse._SubParsersAction[_Parse
     families.add_argument("--json", action="store_true", help="as JSON")
     _add_poison(commands)
     _add_doctor(commands)
+    add_serving_commands(commands)
     add_table_commands(commands)
     commands.add_parser("autotune", help="tables and recordings of Triton's own autotuner", add_help=False)
     return parser, commands

@@ -15,7 +15,7 @@ _CHECK_EPILOG = """\
 One line for each finding, file:line:column first. What is looked for: cells and rows that cannot be read, conflict
 markers, keys that are there twice (in a file, or in two), rows that were never measured or name no arch, kernels that
 the family does not offer, archs that it does not run on, rows measured under other versions or before the kernel
-changed, shapes that no lookup asks for, and shapes of the untuned sibling that have no row.
+changed, shapes that another one serves, and shapes of the untuned sibling that have no row.
 
 examples:
   aiter-tune check tuned_csv/gemm_cpu_tuned.csv

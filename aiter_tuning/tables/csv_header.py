@@ -19,6 +19,8 @@ from aiter_tuning.tables.csv_error import CsvError
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf)")
 _NEAR = 0.8
 """How alike two column names are before one is taken for a misspelling of the other."""
+_VERY_NEAR = 0.85
+"""The same for results, of which other tables have similar ones (``ksplit``)."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Columns:
     known: Sequence[str] = ()
     """May be there; a near miss is refused."""
     results: Sequence[str] = ()
-    """May be there, other spellings of them too; only a cut one is refused."""
+    """May be there, under other names too; a cut or a very near one is refused."""
     fold_case: bool = False
     """Whether a name that differs in case only is read as the column that it means."""
 
@@ -123,11 +125,12 @@ def _check(path: Path, line: int, cells: Sequence[str], positions: dict[str, int
             found = f"column name {name!r} holds what cannot be printed; expected one line of text; rename the column"
             raise CsvError(path, found, line=line, column=position)
     absent = [*missing, *(name for name in expected.known if name not in positions and name not in missing)]
+    results = [name for name in expected.results if name not in positions]
     ours = {*expected.required, *expected.known, *expected.results}
     for found, position in positions.items():
-        meant = None if found in ours else _near_miss(found, absent)
+        meant = None if found in ours else _near_miss(found, absent) or _near_miss(found, results, _VERY_NEAR)
         if meant is None and found not in ours and position == len(cells):
-            meant = _cut_off(found, [*absent, *(name for name in expected.results if name not in positions)])
+            meant = _cut_off(found, [*absent, *results])
         if meant is not None:
             raise CsvError(
                 path,
@@ -205,14 +208,14 @@ def _plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name).casefold()
 
 
-def _near_miss(found: str, absent: Sequence[str]) -> str | None:
+def _near_miss(found: str, absent: Sequence[str], cutoff: float = _NEAR) -> str | None:
     """Which absent column ``found`` probably misspells: by case or punctuation, or by a slip in a longer name."""
     for name in absent:
         if _plain(name) == _plain(found):
             return name
     if len(found) < 3 or found[-1].isdigit():  # us1, us2 and the like count things, they misspell nothing
         return None
-    close = difflib.get_close_matches(found, [name for name in absent if len(name) > 2], n=1, cutoff=_NEAR)
+    close = difflib.get_close_matches(found, [name for name in absent if len(name) > 2], n=1, cutoff=cutoff)
     return close[0] if close else None
 
 

@@ -83,7 +83,7 @@ class CsvScan:
         known: columns that may be there; a header that nearly spells a missing one of them is refused, because the
             column's default would silently take its place.
         appended: whether the file is one that we append to (see the module).
-        results: columns that may be there and may be spelled otherwise; only a cut last one is refused.
+        results: columns that may be there, under other names too; see ``csv_header``.
         fold_case: whether names that differ in case only are read as these columns.
         refused: takes what is wrong with a row, which is then left out; None: it is raised.
 
@@ -102,6 +102,8 @@ class CsvScan:
     header: tuple[str, ...] = field(init=False)
     positions: dict[str, int] = field(init=False)
     unended: int | None = field(default=None, init=False)
+    fragments: list[int] = field(default_factory=list, init=False)
+    """Refused lines of a single cell: a row beside one may have been broken in its first or last cell."""
 
     def __post_init__(self) -> None:
         self.path = Path(self.path)
@@ -124,8 +126,10 @@ class CsvScan:
             except CsvError as error:
                 if self.appended:
                     self._skip(error)
-                else:
-                    self._refuse(error)
+                    continue
+                self._refuse(error)
+                if len(cells) == 1 < self._columns.least:
+                    self.fragments.append(line)
                 continue
             yield CsvRow(line, dict(zip(names, cells if plain else [cells[p] for p in places], strict=True)))
 
@@ -316,7 +320,23 @@ def read_rows(
     """
     scan = CsvScan(Path(path), required, known, appended, results, fold_case, refused)
     rows = list(scan)
+    if refused is not None and scan.fragments:
+        rows = _without_broken(scan, rows, refused)
     return CsvTable(scan.path, scan.header, rows, scan.positions, scan.warnings, scan.unended)
+
+
+def _without_broken(scan: CsvScan, rows: list[CsvRow], refused: Refused) -> list[CsvRow]:
+    """The rows that no line of a single cell can be a part of; the others are complained about."""
+    kept = []
+    for number, row in enumerate(rows):
+        ends = rows[number + 1].line if number + 1 < len(rows) else row.line + 2
+        beside = next((f for f in scan.fragments if f == row.line - 1 or row.line < f < ends), None)
+        if beside is None:
+            kept.append(row)
+            continue
+        found = f"the row is beside line {beside}, which is a single cell and may be a part of it; mend both"
+        refused(CsvError(scan.path, found, line=row.line))
+    return kept
 
 
 def read_csv(

@@ -28,6 +28,8 @@ ALIASES = {"kernelId": "solidx", "errRatio": "err_ratio"}
 TAG = "_tag"
 """Upstream's mark of a variant of a row, which its own lookup leaves out."""
 
+_ARCH = re.compile(r"(?:[A-Za-z0-9][\w.:+-]*)?", re.ASCII)
+"""``sm90``, ``gfx942:sramecc+:xnack-``, ``x86-64-v4``; nothing in older tables."""
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf(?:inity)?)", re.IGNORECASE)
 
 
@@ -96,6 +98,10 @@ def parse_row(table: CsvTable, line: int, cells: Mapping[str, str], shape: Shape
             raise table.error(line, column, f"{column} is {found[:40]!r}; expected one line of text; correct the cell")
         return found
 
+    if not _ARCH.fullmatch(cell_text(cells, "gfx")):
+        raise table.error(
+            line, "gfx", f"gfx is {cells['gfx'][:40]!r}; expected an arch such as gfx942; correct the cell"
+        )
     return TunedRow(
         gfx=text("gfx"),
         cu_num=whole("cu_num"),
@@ -141,6 +147,10 @@ def _config(table: CsvTable, line: int, cells: Mapping[str, str]) -> dict[str, A
                 line, "config", "config is blank and the line has no end: the file was cut off; restore the row"
             )
         return {}
+    if not cell.isprintable():
+        raise table.error(
+            line, "config", f"config is {cell[:40]!r}; expected JSON in one line of text; correct the cell"
+        )
     try:
         config = json.loads(cell)
     except (json.JSONDecodeError, RecursionError) as error:

@@ -55,7 +55,7 @@ def check_catalogue(
             if entry.kind is EntryKind.row and entry.row is not None:
                 findings += _of_row(asked, placed, entry.row, checked.evidence.of(placed), versions)
     findings += asked.findings
-    findings += _unreachable(family, checked)
+    findings += _bucketed(family, checked)
     findings += _untuned(family, checked, target)
     return findings
 
@@ -137,8 +137,8 @@ def is_known(version: str | None) -> bool:
     return version is not None and version.strip().lower() not in ("", "unknown", "none", "null")
 
 
-def _unreachable(family: Family, checked: Checked) -> Iterable[Finding]:
-    """Shapes that a lookup never asks for: it asks for the one that serves them."""
+def _bucketed(family: Family, checked: Checked) -> Iterable[Finding]:
+    """Shapes that others serve: no run tunes them, and no other shape's lookup finds them."""
     if type(family).bucket is Family.bucket:
         return
     places: list[tuple[Path, int, Mapping[str, Any]]] = []
@@ -150,8 +150,8 @@ def _unreachable(family: Family, checked: Checked) -> Iterable[Finding]:
         served_by, notes = serving_shapes(family, [dict(shape)])
         if notes:
             label = family.key.label(served_by[0])
-            message = f"{family.key.label(shape)} is looked up as {label}; no lookup finds it; tune {label} instead"
-            yield Finding(Code.unreachable, path, message, line, facts={"served_by": served_by[0]})
+            message = f"{family.key.label(shape)} is served by {label}, which is what a run tunes; name that instead"
+            yield Finding(Code.bucketed, path, message, line, facts={"served_by": served_by[0]})
 
 
 def _untuned(family: Family, checked: Checked, target: Target | None) -> Iterable[Finding]:
