@@ -13,6 +13,7 @@ what it counted since. Recording never raises: what cannot be written is said on
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import sys
@@ -148,7 +149,8 @@ def follow_environment() -> None:
     """Starts or stops recording as the environment says, unless somebody has said otherwise by hand."""
     if not _by_hand:
         value = os.environ.get(VARIABLE, "").strip()
-        _use(None if value.lower() in _OFF else value)
+        with contextlib.suppress(FileNotFoundError):  # a relative path, and the working directory is gone
+            _use(None if value.lower() in _OFF else value)
 
 
 def count_miss(family: str, shape: Mapping[str, Any], known_as: Any) -> None:

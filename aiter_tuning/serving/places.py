@@ -52,8 +52,19 @@ def usual_places(family: str) -> Places:
     """Where the family's tables lie unasked; a directory that is reached twice counts once."""
     file = f"{family}_tuned.csv"
     directories = (*_user_directory(), Path("tuned_csv"), SHIPPED)
-    distinct = {os.path.realpath(directory): directory for directory in reversed(directories)}
-    return tuple((directory / file,) for directory in reversed(distinct.values()))
+    distinct: dict[object, Path] = {}
+    for directory in directories:
+        distinct.setdefault(_identity(directory), directory)
+    return tuple((directory / file,) for directory in distinct.values())
+
+
+def _identity(directory: Path) -> object:
+    """What two names of one directory have in common; not its real path, which a deleted working directory has not."""
+    try:
+        found = os.stat(directory)
+    except OSError:
+        return directory
+    return found.st_dev, found.st_ino
 
 
 def _user_directory() -> tuple[Path, ...]:
