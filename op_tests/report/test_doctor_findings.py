@@ -356,7 +356,16 @@ def test_noise(noise, verdict):
 
 
 def test_flags_of_the_measurement_are_shown():
-    assert "(hot_cache)" in noise_finding(steady()._replace(flags=("hot_cache",))).found
+    finding = noise_finding(steady()._replace(flags=("hot_cache",)))
+    assert "(hot_cache)" in finding.found
+    assert finding.verdict is Verdict.ok
+
+
+@pytest.mark.parametrize("flag", ["throttled", "foreign"])
+def test_a_disturbance_under_load_is_a_warning_however_steady_the_times_look(flag):
+    finding = noise_finding(steady()._replace(flags=(flag, "standby")))
+    assert finding.verdict is Verdict.warning
+    assert flag in finding.advice
 
 
 def test_a_worker_that_could_not_measure_is_bad_and_what_is_known_is_still_told():

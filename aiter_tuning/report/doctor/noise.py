@@ -62,8 +62,8 @@ def noise_finding(noise: Noise) -> Finding:
         return Finding(
             topic,
             Verdict.bad,
-            f"only {len(noise.pairs)} pairs of times could be taken",
-            "look at the start-up and the load of this machine",
+            f"only {len(noise.pairs)} pairs of times could be taken in the seconds there are",
+            "calls wait for something other than their own work: see who else uses this machine",
         )
     bar = DEFAULT_PROMOTION.min_improvement_pct
     found = (
@@ -77,6 +77,8 @@ def noise_finding(noise: Noise) -> Finding:
         if biased:
             found += f"; the second of two equal kernels seems {seen.bias_pct:+.2g} % slower"
         return Finding(topic, Verdict.bad, found, f"gains of {bar:g} % cannot be seen here: find out what else runs")
+    if disturbed := sorted({"throttled", "foreign"} & set(noise.flags)):
+        return Finding(topic, Verdict.warning, found, f"it was {' and '.join(disturbed)} meanwhile: see above, or wait")
     if seen.gap_pct > FINE_GAP_PCT or biased or seen.spread_pct > _WIDE_SPREAD_PCT:
         return Finding(
             topic, Verdict.warning, found, "a quieter machine, or locked clocks, would need fewer repetitions"
