@@ -14,7 +14,13 @@ from typing import NoReturn
 from aiter_tuning.cli.serving_flags import add_serving_commands
 from aiter_tuning.cli.table_flags import add_table_commands
 from aiter_tuning.status import Status
-from aiter_tuning.tuning_policy import DEFAULT_MEASUREMENT, DEFAULT_RUN
+from aiter_tuning.tuning_policy import (
+    DEFAULT_FINALISTS,
+    DEFAULT_MEASUREMENT,
+    DEFAULT_PROMOTION,
+    DEFAULT_RUN,
+    SAMPLE_SEED,
+)
 
 EXIT_CODES = """\
 exit codes:
@@ -49,6 +55,7 @@ examples:
   aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --mp 2   on two lanes at a time
   aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --all    tune again what has a row
   aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --budget 600   what can be had in ten minutes
+  aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --all --min_improvement_pct 5   replace what is 5 % slower
   aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --retry crash,timeout
   aiter-tune tune my/op.py:MyOp -i shapes.csv -o tuned.csv     an operator of your own
 
@@ -148,6 +155,14 @@ def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
         f"(default: the family's, mostly {DEFAULT_MEASUREMENT.err_ratio})",
     )
 
+    choice.add_argument(
+        "--candidate_sample",
+        metavar="N",
+        type=_count(0),
+        help="try N candidates of each shape besides what runs today and the default, drawn with a fixed seed "
+        f"({SAMPLE_SEED}): the same ones each time, and among those of a larger N",
+    )
+
     measuring = tune.add_argument_group("measuring")
     measuring.add_argument(
         "--device", metavar="DEVICE", help="cpu, cuda, hip, or indices and UUIDs separated by commas"
@@ -174,9 +189,64 @@ def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
         "--candidate_timeout", metavar="S", type=_seconds, help="seconds for one candidate (default: 60)"
     )
     measuring.add_argument(
+        "--compile_timeout",
+        metavar="S",
+        type=_seconds,
+        help="seconds for a candidate's first call (default: 300 for families that compile; else --candidate_timeout)",
+    )
+    measuring.add_argument(
+        "--timer",
+        metavar="NAME",
+        help="which clock: auto, kernel, graph, event, profiler or wall (default: auto, the best that works there)",
+    )
+    measuring.add_argument(
+        "--full_iters",
+        action="store_true",
+        help="time every candidate --iters times, also those that are sure already or hopelessly behind",
+    )
+    measuring.add_argument(
         "--budget", metavar="S", type=_seconds, help="seconds for the run; then the best so far is published"
     )
     measuring.add_argument("--shape_grouped", action="store_true", help="accepted; shapes are always grouped")
+
+    deciding = tune.add_argument_group(
+        "deciding",
+        "The best of the screening are timed again, in turns with what runs "
+        "today, until their differences are sure; see docs/choosing.md.",
+    )
+    deciding.add_argument(
+        "--finalists",
+        metavar="N",
+        type=_count(0),
+        help="how many of the screening are timed again, besides what runs today and the default; 0: nobody, decide by "
+        f"single timings (default: {DEFAULT_FINALISTS.finalists})",
+    )
+    deciding.add_argument(
+        "--rounds",
+        metavar="N",
+        type=_count(1),
+        help=f"timed turns of each finalist, at least; there are more until it is sure (default: "
+        f"{DEFAULT_FINALISTS.rounds})",
+    )
+    deciding.add_argument(
+        "--min_improvement_pct",
+        metavar="PCT",
+        type=_percent,
+        help="the bar: how much faster than what runs today a candidate must be to replace it "
+        f"(default: {DEFAULT_PROMOTION.min_improvement_pct:g})",
+    )
+    deciding.add_argument(
+        "--strategy",
+        choices=("finals", "race"),
+        help="finals: the fastest wins, in a near tie what runs today; race: whoever is surely more than --delta "
+        "behind is eliminated, and the steadiest of the others wins (default: finals)",
+    )
+    deciding.add_argument(
+        "--delta",
+        metavar="PCT",
+        type=_percent,
+        help="of a race: candidates that differ by less are equals (default: the bar)",
+    )
 
     output = tune.add_argument_group("output")
     output.add_argument(
@@ -289,6 +359,13 @@ def _fraction(text: str) -> float:
     value = _number(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a fraction between 0 and 1")
+    return value
+
+
+def _percent(text: str) -> float:
+    value = _number(text)
+    if not 0 <= value < 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage of 0 or more and under 100")
     return value
 
 

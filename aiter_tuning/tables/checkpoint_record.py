@@ -95,12 +95,13 @@ class Record:
     def finished(
         self, shape: Mapping[str, object], fingerprints: Mapping[str, str], phase: str
     ) -> dict[str, Measurement]:
-        """The newest result of each candidate whose fingerprint on record is the given one."""
+        """The newest result of each candidate whose fingerprint on record is the given one, oldest first."""
         results: dict[str, Measurement] = {}
         for event, _ in self._events(shape, phase):
             if event.measurement is None or fingerprints.get(event.candidate) != event.fingerprint:
                 continue
             if event.measurement.status.is_terminal:
+                results.pop(event.candidate, None)
                 results[event.candidate] = event.measurement
         return results
 

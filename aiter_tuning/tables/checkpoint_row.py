@@ -31,11 +31,13 @@ SCREEN = "screen"
 """The phase in which every candidate is measured once."""
 FINALS = "finals"
 """The phase of a contest: whose turn it is (``started``, ``stopped``) and what became of each entrant."""
+DECISION = "decision"
+"""The phase of a shape's decision: its winner, once nothing is left to measure."""
 _BLOCK_PHASE = "finalist:"
 RESULT_COLUMNS = ("candidate", "phase", "attempt", "status", "us", "censored", "err_ratio", "samples", "timer")
 RECORD_COLUMNS = ("flags", "device_uuid", "detail", "fingerprint", "time")
 _AFTER_KEY = (*RESULT_COLUMNS, *RECORD_COLUMNS)
-_DIGITS = 6
+DIGITS = 6
 """Decimals of a latency: picoseconds, so that a resumed run chooses as an undisturbed one would."""
 
 _MOST_SHAPES = 1024
@@ -110,7 +112,7 @@ class RowFormat:
         flags = _cell(";".join(m.flags)) if m.flags else ""
         return (
             f"{FINISHED},{self._shape(shape)},{_name(candidate)},{_name(phase)},{m.attempt},{m.status},"
-            f"{round(m.us, _DIGITS)},{m.censored},{round(m.err_ratio, _DIGITS)},{m.samples},{_cell(m.timer)},{flags},"
+            f"{round(m.us, DIGITS)},{m.censored},{round(m.err_ratio, DIGITS)},{m.samples},{_cell(m.timer)},{flags},"
             f"{_cell(m.device)},{detail},{_name(fingerprint)},{self._now()}\n"
         ).encode(errors="backslashreplace")
 

@@ -12,12 +12,24 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from aiter_tuning.status import Status
 from aiter_tuning.tables.lock import FileLock
 from aiter_tuning.tuner.family import Family
-from aiter_tuning.tuning_policy import DEFAULT_MEASUREMENT, DEFAULT_RUN, MeasurementPolicy, RunPolicy
+from aiter_tuning.tuning_policy import (
+    DEFAULT_FINALISTS,
+    DEFAULT_MEASUREMENT,
+    DEFAULT_PROMOTION,
+    DEFAULT_RUN,
+    MeasurementPolicy,
+    PromotionPolicy,
+    RunPolicy,
+)
+
+COMPILE_TIMEOUT_S = 300.0
+"""For a first call of families that compile."""
+STRATEGIES = ("finals", "race")
 
 ARG_DEFAULTS: dict[str, Any] = {
     "untune_file": None,
@@ -33,6 +45,15 @@ ARG_DEFAULTS: dict[str, Any] = {
     "iters": DEFAULT_MEASUREMENT.iters,
     "timeout": DEFAULT_MEASUREMENT.timeout,
     "candidate_timeout": 60.0,
+    "compile_timeout": None,
+    "timer": "auto",
+    "full_iters": False,
+    "strategy": "finals",
+    "finalists": DEFAULT_FINALISTS.finalists,
+    "rounds": DEFAULT_FINALISTS.rounds,
+    "min_improvement_pct": DEFAULT_PROMOTION.min_improvement_pct,
+    "delta": None,
+    "candidate_sample": None,
     "budget": None,
     "checkpoint": None,
     "fresh": False,
@@ -69,6 +90,20 @@ class TuneArguments:
     iters: int
     timeout: float
     candidate_timeout: float
+    compile_timeout: float | None
+    """None: for families that compile :data:`COMPILE_TIMEOUT_S`, for others none of its own."""
+    timer: str
+    full_iters: bool
+    """Every candidate is timed ``iters`` times; no early stop."""
+    strategy: Literal["finals", "race"]
+    finalists: int
+    """How many of the screening are timed again, besides what runs today; below 2: nobody."""
+    rounds: int
+    min_improvement_pct: float
+    delta: float
+    """Percent; the bar unless it was given."""
+    candidate_sample: int | None
+    """So many candidates of each shape, besides what runs today; None: all."""
     budget: float | None
     checkpoint: Path | None
     fresh: bool
@@ -98,6 +133,8 @@ class TuneArguments:
         flags = ARG_DEFAULTS | dict(family.arg_defaults) | {k: v for k, v in given.items() if v is not None}
         if flags["errRatio"] is None:
             flags["errRatio"] = family.tolerance.err_ratio
+        if flags["delta"] is None:
+            flags["delta"] = flags["min_improvement_pct"]
         for name, holds in (("untune_file", "a CSV file of shapes"), ("tune_file", "a CSV file to write")):
             if flags[name] is not None and not str(flags[name]).strip():
                 raise UsageError(f"--{name} is empty; expected {holds}")
@@ -116,13 +153,25 @@ class TuneArguments:
         try:
             MeasurementPolicy(self.warmup, self.iters, self.err_ratio, self.timeout)
             RunPolicy(self.batch)
+            PromotionPolicy(self.min_improvement_pct)
         except ValueError as error:
             raise UsageError(str(error)) from None
         if not self.tune_files:
             raise UsageError("--tune_file names no file")
         if self.mp < 0:
             raise UsageError(f"--mp is {self.mp}; expected 0 (every device) or more")
-        for name in ("candidate_timeout", "budget"):
+        for name, least in (("finalists", 0), ("rounds", 1), ("candidate_sample", 0)):
+            count = getattr(self, name)
+            if count is not None and count < least:
+                raise UsageError(f"--{name} is {count}; expected {least} or more")
+        if self.strategy not in STRATEGIES:
+            raise UsageError(f"--strategy is {self.strategy!r}; expected {' or '.join(STRATEGIES)}")
+        if self.strategy == "race" and not 0 < self.delta < 100:
+            raise UsageError(
+                f"--delta is {self.delta:g}; expected percent above 0 and under 100"
+                + ("; with --min_improvement_pct 0 a race needs one" if self.delta == 0 else "")
+            )
+        for name in ("candidate_timeout", "compile_timeout", "budget"):
             seconds = getattr(self, name)
             if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
                 raise UsageError(f"--{name} is {seconds}; expected seconds above 0")

@@ -71,6 +71,16 @@ class ShapeOutcome:
     default: str = ""
     default_us: float | None = None
     """None where the default was not measured, or failed."""
+    incumbent: str = ""
+    """What ran before: the published row's candidate, else the default."""
+    margin_pct: float | None = None
+    """How much faster the challenger is than the incumbent; None: nothing was compared."""
+    bar_pct: float | None = None
+    """What the margin had to reach."""
+    noise_pct: float | None = None
+    """The noise floor of the comparison."""
+    blocks: int = 0
+    """How often the finalists were timed in turns; 0: the decision rests on single timings."""
     counts: Mapping[Status, int] = field(default_factory=dict)
     resumed: int = 0
     """Candidates whose result was on record already."""

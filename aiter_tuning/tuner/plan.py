@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aiter_tuning.devices.device import Device
 from aiter_tuning.keys import Shape
 from aiter_tuning.status import describe
+from aiter_tuning.tuner.choice import Today
 from aiter_tuning.tuner.family import Candidate, Family, Work
 from aiter_tuning.tuner.family_reference import FamilyError
+from aiter_tuning.tuning_policy import SAMPLE_SEED
 
 if TYPE_CHECKING:
     from aiter_tuning.tables.tuned import TunedRow
@@ -36,11 +39,19 @@ class ShapePlan:
     label: str
     candidates: tuple[Candidate, ...]
     """In the family's order, which breaks ties; the default is among them."""
-    default: str
-    incumbent: str
-    """The published row's candidate, else the default."""
+    today: Today
+    """What serving runs."""
     published: TunedRow | None
     work: Work
+
+    @property
+    def default(self) -> str:
+        return self.today.default
+
+    @property
+    def incumbent(self) -> str:
+        """The published row's candidate, else the default."""
+        return self.today.incumbent
 
     def candidate(self, name: str) -> Candidate:
         return next(candidate for candidate in self.candidates if candidate.name == name)
@@ -81,7 +92,22 @@ def serving_shapes(family: Family, shapes: Iterable[Shape]) -> tuple[list[Shape]
     return list(distinct.values()), notes
 
 
-def plan_shape(family: Family, shape: Shape, device: Device, published: TunedRow | None = None) -> ShapePlan:
+def sampled(names: Iterable[str], count: int, label: str, seed: int = SAMPLE_SEED) -> frozenset[str]:
+    """``count`` of the names, or all: the same ones each time, whatever their order, and among those of a larger count.
+
+    Args:
+        names: of a shape's candidates.
+        count: how many to draw.
+        label: of the shape, so that each shape draws others.
+        seed: of the draw.
+    """
+    drawn = sorted(names, key=lambda name: (hashlib.sha256(f"{seed}:{label}:{name}".encode()).digest(), name))
+    return frozenset(drawn[:count])
+
+
+def plan_shape(
+    family: Family, shape: Shape, device: Device, published: TunedRow | None = None, sample: int | None = None
+) -> ShapePlan:
     """Asks the family what to try for one shape.
 
     Args:
@@ -89,6 +115,7 @@ def plan_shape(family: Family, shape: Shape, device: Device, published: TunedRow
         shape: typed fields of its key.
         device: the run's device.
         published: the row that a lookup finds today.
+        sample: so many candidates, besides default and incumbent; None: all.
 
     Raises:
         FamilyError: the family's methods fail, or answer what cannot be measured or written down.
@@ -106,12 +133,54 @@ def plan_shape(family: Family, shape: Shape, device: Device, published: TunedRow
     candidates = {candidate.name: candidate for candidate in listed}
     if default.name not in candidates:
         candidates = {default.name: default} | candidates
-    incumbent = default.name
-    if published is not None and (published.kernelName in candidates or published.config):
-        incumbent = published.kernelName
-        if incumbent not in candidates:
-            candidates[incumbent] = Candidate(incumbent, published.config, published.kernelId, published.splitK)
-    return ShapePlan(shape, label, tuple(candidates.values()), default.name, incumbent, published, work)
+    incumbent = _incumbent(family, shape, device, published, candidates)
+    if incumbent is not None:
+        candidates[incumbent.name] = incumbent
+    if sample is not None:
+        kept = {default.name} if incumbent is None else {default.name, incumbent.name}
+        drawn = sampled((name for name in candidates if name not in kept), sample, label) | kept
+        candidates = {name: candidate for name, candidate in candidates.items() if name in drawn}
+    today = Today(default.name, default.name)
+    if published is not None and incumbent is None:
+        today = Today(default.name, default.name, published.kernelName)
+    elif incumbent is not None:
+        today = Today(incumbent.name, default.name, incumbent.name)
+    return ShapePlan(shape, label, tuple(candidates.values()), today, published, work)
+
+
+def _incumbent(
+    family: Family,
+    shape: Shape,
+    device: Device,
+    published: TunedRow | None,
+    candidates: Mapping[str, Candidate],
+) -> Candidate | None:
+    """What serving launches for the published row; None: there is no row, or it names what serving does not know.
+
+    A row may launch another config than the candidate of its name, which then is a candidate beside it.
+    """
+    if published is None:
+        return None
+    name = published.kernelName
+    known = candidates.get(name)
+    try:
+        if type(family).resolve is not Family.resolve:
+            config = family.resolve(name, published.config, shape, device)
+        else:  # what it does, without listing all candidates once more
+            config = None if known is None else published.config or known.config
+    except (Exception, SystemExit) as error:
+        label = family.key.label(shape)
+        raise FamilyError(f"family {family.name}: no resolve() of {name} for {label}: {describe(error)}") from error
+    if config is None:
+        return None
+    incumbent = Candidate(name, config, published.kernelId, published.splitK)
+    mistake = _candidates_mistake("resolve()", incumbent)
+    if mistake is not None:
+        raise FamilyError(f"family {family.name}: for {family.key.label(shape)} {mistake}")
+    if known is None:
+        return incumbent
+    same = _to_json(dict(known.config)) == _to_json(dict(config))
+    return known if same else replace(incumbent, name=f"{name} as published")
 
 
 def _mistake(default: object, listed: tuple[object, ...], work: object) -> str | None:

@@ -14,6 +14,7 @@ from aiter_tuning.devices.device import Device
 from aiter_tuning.keys import Key
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.tables.csv_reader import CsvError
+from aiter_tuning.tables.evidence import Evidence, append_evidence, evidence_path
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
 from aiter_tuning.tuner.family import Candidate, Work
 from aiter_tuning.tuner.generation import Generation
@@ -77,25 +78,43 @@ class Publisher:
         self._every_s = every_s
         self._clock = clock
         self._waiting: list[TunedRow] = []
+        self._evidence: list[Evidence] = []
         self._last_write = clock()
         self.written: list[TunedRow] = []
 
-    def add(self, row: TunedRow) -> None:
-        """Takes a row; it is on disk at the latest a batch later."""
-        self._waiting.append(row)
+    def add(self, row: TunedRow | None, evidence: Evidence | None = None) -> None:
+        """Takes a decision; it is on disk at the latest a batch later.
+
+        Args:
+            row: what it writes, if anything.
+            evidence: its record.
+        """
+        if row is not None:
+            self._waiting.append(row)
+        if evidence is not None:
+            self._evidence.append(evidence)
         self.write_if_due()
 
     def write_if_due(self) -> None:
         """Writes what waits if there is enough of it or it has waited long enough."""
-        if len(self._waiting) >= self._batch or self._clock() - self._last_write >= self._every_s:
+        waiting = max(len(self._waiting), len(self._evidence))
+        if waiting >= self._batch or self._clock() - self._last_write >= self._every_s:
             self.write()
 
     def write(self) -> None:
-        """Writes what waits.
+        """Writes what waits: the evidence first, so that no row is ever without.
 
         Raises:
-            WriteFailedError: the file could not be replaced; it is as it was.
+            WriteFailedError: a file could not be written; the table is as it was.
         """
+        if self._evidence:
+            try:
+                append_evidence(self._path, self._evidence)
+            except OSError as error:
+                path = evidence_path(self._path)
+                raise WriteFailedError(f"{path}: could not be written: {error.strerror or error}") from error
+            self._evidence = []
+            self._last_write = self._clock()
         if not self._waiting:
             return
         try:

@@ -55,6 +55,13 @@ class Reporter(Protocol):
 
     def candidate_printed(self, shape: int, candidate: int, text: str) -> None: ...
 
+    def finals_began(self, shape: int, finalists: Sequence[str], blocks: int) -> None:
+        """The shape's finalists are timed in turns; from now on :class:`LaneView` counts in them. ``blocks``: on
+        record already."""
+
+    def block_done(self, shape: int, block: int, entrants: int) -> None:
+        """A block of the finals, by its number, and how many were timed in it."""
+
     def shape_ended(self, shape: int, outcome: ShapeOutcome) -> None: ...
 
     def tick(self, lanes: Sequence[LaneView]) -> None: ...
@@ -78,6 +85,12 @@ class Silent:
         pass
 
     def candidate_printed(self, shape: int, candidate: int, text: str) -> None:
+        pass
+
+    def finals_began(self, shape: int, finalists: Sequence[str], blocks: int) -> None:
+        pass
+
+    def block_done(self, shape: int, block: int, entrants: int) -> None:
         pass
 
     def shape_ended(self, shape: int, outcome: ShapeOutcome) -> None:

@@ -114,7 +114,8 @@ class ShapeGroups(Sequence[Group]):
     """The groups of a run, begun ones and then the costliest first; each is made when a lane takes it and not kept.
 
     Shapes that an earlier run has begun come first, so that a run which is killed again and again finishes shapes.
-    ``numbers[i]`` is the position of group ``i``'s shape in the lists given; shapes without candidates have no group.
+    ``numbers[i]`` is the position of group ``i``'s shape in the lists given; shapes without candidates have no group,
+    unless they are among the ``contests``: there nothing is left but the finals, which are made in their turn.
     """
 
     def __init__(
@@ -124,12 +125,14 @@ class ShapeGroups(Sequence[Group]):
         candidates: Sequence[Sequence[Candidate]],
         logbook: Callable[[int], Logbook | None] = lambda number: None,
         begun: Collection[int] = (),
+        contests: Mapping[int, Callable[[], Group]] | None = None,
     ) -> None:
         self._logbook = logbook
         self._tasks = tasks
         self._plans = plans
         self._candidates = candidates
-        with_work = [number for number, todo in enumerate(candidates) if todo]
+        self._contests = contests or {}
+        with_work = [number for number, todo in enumerate(candidates) if todo or number in self._contests]
         self.numbers = sorted(
             with_work, key=lambda n: (n not in begun, -expected_cost(plans[n].work, len(candidates[n])))
         )
@@ -147,4 +150,6 @@ class ShapeGroups(Sequence[Group]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         number = self.numbers[index]
+        if number in self._contests:
+            return self._contests[number]()
         return self._tasks.group(self._plans[number], self._candidates[number], self._logbook(number))

@@ -17,7 +17,7 @@ import argparse
 import errno
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,32 +30,40 @@ from aiter_tuning.devices.torch_facts import torch_build
 from aiter_tuning.keys import Shape
 from aiter_tuning.measure.plan import MeasurePlan
 from aiter_tuning.measure.statistics import StopRule
+from aiter_tuning.measure.timer import check_timer
 from aiter_tuning.pool.pool import Pool
 from aiter_tuning.pool.watcher import Clocks, RunEnd, RunOutcome
 from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint
+from aiter_tuning.tables.checkpoint_row import DECISION
 from aiter_tuning.tables.shapes import read_shapes
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
 from aiter_tuning.task import Logbook, LogbookError
-from aiter_tuning.tuner.arguments import ARG_DEFAULTS, TuneArguments, UsageError, check_readable, check_writable
+from aiter_tuning.tuner.arguments import (
+    ARG_DEFAULTS,
+    COMPILE_TIMEOUT_S,
+    TuneArguments,
+    UsageError,
+    check_readable,
+    check_writable,
+)
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.family_reference import check_declarations, reference_of
+from aiter_tuning.tuner.finals import FinalsPlanner, FinalsSettings
 from aiter_tuning.tuner.fingerprint import candidate_fingerprints, run_fields
 from aiter_tuning.tuner.generation import Generation, versions_in_evidence
+from aiter_tuning.tuner.grounds import Grounds
 from aiter_tuning.tuner.outcome import ExitCode, LaneTime, RunSummary, ShapeOutcome, Verdict, exit_code_of
 from aiter_tuning.tuner.plan import ShapePlan, plan_shape, serving_shapes
 from aiter_tuning.tuner.poison_list import PoisonList
 from aiter_tuning.tuner.profile_file import ProfileFile
 from aiter_tuning.tuner.publishing import Publisher, WriteFailedError
 from aiter_tuning.tuner.record import discard_if_empty, has_record, open_record
-from aiter_tuning.tuner.recording import Recorder, ShapeRun
+from aiter_tuning.tuner.recording import Recorder
 from aiter_tuning.tuner.reporter import PlannedShape, Reporter, RunOverview, Silent
 from aiter_tuning.tuner.resume import remaining_work
+from aiter_tuning.tuner.shape_run import ShapeRun
 from aiter_tuning.tuner.tasks import FamilyTasks, ShapeGroups
-from aiter_tuning.tuning_policy import SAMPLE_SEED
-
-COMPILE_TIMEOUT_S = 300.0
-"""For a first call of families that compile."""
-
+from aiter_tuning.tuning_policy import SAMPLE_SEED, PromotionPolicy
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -118,16 +126,16 @@ class TunerCommon:
         """
         work = self._read(TuneArguments.of(args, self.family))
         planned = tuple(
-            self._planned(shape, work.device, row)
+            self._planned(shape, work.device, row, work.arguments.candidate_sample)
             for shape, row in zip(work.shapes, work.published, strict=True)
             if row is None or work.arguments.retune
         )
         already = len(work.shapes) - len(planned)
         return RunOverview(self.family.name, _name(work.device), len(work.devices), planned, already, work.notes)
 
-    def _planned(self, shape: Shape, device: Device, row: TunedRow | None) -> PlannedShape:
+    def _planned(self, shape: Shape, device: Device, row: TunedRow | None, sample: int | None) -> PlannedShape:
         """What is shown of a plan; the plans of a hundred thousand shapes are not kept at a time."""
-        plan = plan_shape(self.family, shape, device, row)
+        plan = plan_shape(self.family, shape, device, row, sample)
         return PlannedShape(plan.label, tuple(c.name for c in plan.measuring_order()), 0, plan.incumbent)
 
     def run(
@@ -174,6 +182,10 @@ class TunerCommon:
             raise UsageError(f"--untune_file {arguments.untune_file}: {error.strerror or error}") from error
         devices = pool.devices if pool is not None else self._devices(arguments)
         device = devices[0]
+        try:
+            check_timer(arguments.timer, "cpu" if device.torch_device == "cpu" else "cuda")
+        except ValueError as error:
+            raise UsageError(f"--timer {arguments.timer}: {error}") from None
         shapes, notes = serving_shapes(self.family, file.shapes)
         tables = [TunedCsv(path, self.family.key) for path in arguments.tune_files]
         published = []
@@ -245,18 +257,6 @@ class TunerCommon:
                 self.family, self._reference, seed=SAMPLE_SEED, kwargs=self.measurement_kwargs(arguments)
             )
 
-            def logbook(number: int) -> Logbook:
-                run = runs[number]
-                names = [candidate.name for candidate in run.todo]
-                return checkpoint.logbook(run.plan.shape, names, run.fingerprints, run.attempts)
-
-            groups = ShapeGroups(
-                tasks,
-                [run.plan for run in runs],
-                [run.todo for run in runs],
-                logbook,
-                begun={number for number, run in enumerate(runs) if run.results or run.attempts},
-            )
             generation = Generation(versions_in_evidence(arguments.tune_file), self._fingerprint(work).fields)
             generation.saw(row for row in work.published if row is not None)
             publisher = Publisher(
@@ -266,18 +266,22 @@ class TunerCommon:
                 sort=arguments.sort,
                 generation=generation,
             )
+            fingerprint = self._fingerprint(work)
             recorder = Recorder(
                 runs,
-                groups.numbers,
+                planner=FinalsPlanner(tasks, checkpoint, _finals_settings(arguments), arguments.retry),
                 checkpoint=checkpoint,
                 publisher=publisher,
                 profile=profile,
                 reporter=reporter,
-                device=device,
-                err_ratio=arguments.err_ratio,
+                grounds=Grounds(self.family.name, device, fingerprint, pool.monitor.record),
                 publish_incomplete=arguments.budget is not None,
                 poison=poison,
             )
+
+            def groups() -> ShapeGroups:
+                return _groups(tasks, runs, recorder, checkpoint)
+
             reporter.run_started(self._started(work, runs, already))
             end, message = self._measure(groups, recorder, pool, arguments, began)
             shapes = tuple(recorder.outcomes[index] for index in sorted(recorder.outcomes))
@@ -308,20 +312,25 @@ class TunerCommon:
         return replace(summary, elapsed_s=time.monotonic() - began)
 
     def _measure(
-        self, groups: ShapeGroups, recorder: Recorder, pool: Pool, arguments: TuneArguments, began: float
+        self,
+        make_groups: Callable[[], ShapeGroups],
+        recorder: Recorder,
+        pool: Pool,
+        arguments: TuneArguments,
+        began: float,
     ) -> tuple[RunEnd | None, str]:
         """Measures and publishes; how it ended (None: results could not be written) and what to do about it."""
         budget_s = None if arguments.budget is None else max(0.0, arguments.budget - (time.monotonic() - began))
         plan = MeasurePlan(
             err_ratio=arguments.err_ratio,
             seed=SAMPLE_SEED,
-            early_stop=StopRule(),
+            early_stop=None if arguments.full_iters else StopRule(),
             warmup=arguments.warmup,
             iters=arguments.iters,
-            timer=_timer(pool.devices[0]),
+            timer=_timer(arguments, pool.devices[0]),
         )
         try:
-            recorder.conclude_resumed()
+            groups = make_groups()
             outcome = RunOutcome(RunEnd.interrupted) if self._stop else RunOutcome(RunEnd.done)
             if len(groups) and not self._stop:
                 outcome = pool.run(
@@ -349,7 +358,7 @@ class TunerCommon:
         return outcome.end, _advice(outcome, recorder.outcomes.values())
 
     def _clocks(self, arguments: TuneArguments) -> Clocks:
-        compile_s = COMPILE_TIMEOUT_S if self.family.precompiles else None
+        compile_s = arguments.compile_timeout or (COMPILE_TIMEOUT_S if self.family.precompiles else None)
         return Clocks(arguments.timeout, arguments.candidate_timeout, compile_s)
 
     def _fingerprint(self, work: _Work) -> RunFingerprint:
@@ -362,13 +371,15 @@ class TunerCommon:
                 iters=arguments.iters,
                 err_ratio=arguments.err_ratio,
                 seed=SAMPLE_SEED,
-                timer=_timer(work.device),
+                timer=_timer(arguments, work.device),
             )
+            | ({"early stop": "off"} if arguments.full_iters else {})
         )
 
     def _plans(self, work: _Work) -> list[ShapePlan]:
         shapes = zip(work.shapes, work.published, strict=True)
-        return [plan_shape(self.family, shape, work.device, row) for shape, row in shapes]
+        sample = work.arguments.candidate_sample
+        return [plan_shape(self.family, shape, work.device, row, sample) for shape, row in shapes]
 
     def _remaining(
         self, work: _Work, plans: Sequence[ShapePlan], checkpoint: Checkpoint, poison: PoisonList
@@ -386,7 +397,12 @@ class TunerCommon:
             attempts = checkpoint.attempts(shape)
             left = remaining_work(plan.measuring_order(), finished, suspicions, attempts, work.arguments.retry)
             left = poison.withhold(left, shape, fingerprints, attempts, work.arguments.retry)
-            if row is not None and not work.arguments.retune and not left.todo and not left.convicted:
+            if (
+                row is not None
+                and not left.todo
+                and not left.convicted
+                and self._is_decided(plan, checkpoint, fingerprints)
+            ):
                 continue
             runs.append(
                 ShapeRun(
@@ -401,12 +417,54 @@ class TunerCommon:
             )
         return runs, len(work.shapes) - len(runs)
 
+    def _is_decided(self, plan: ShapePlan, checkpoint: Checkpoint, fingerprints: Mapping[str, str]) -> bool:
+        """Whether an earlier part of this run has decided on the shape, and its row says what was decided."""
+        made = list(checkpoint.finished_results(plan.shape, fingerprints, DECISION))
+        return bool(made) and plan.published is not None and made[-1] == plan.published.kernelName
+
     def _started(self, work: _Work, runs: Sequence[ShapeRun], already: int) -> RunOverview:
         planned = (
             PlannedShape(run.plan.label, tuple(c.name for c in run.todo), run.resumed, run.plan.incumbent)
             for run in runs
         )
         return RunOverview(self.family.name, _name(work.device), len(work.devices), tuple(planned), already)
+
+
+def _groups(tasks: FamilyTasks, runs: Sequence[ShapeRun], recorder: Recorder, checkpoint: Checkpoint) -> ShapeGroups:
+    """What the pool is to do: screenings, and finals of shapes that have nothing else left.
+
+    Raises:
+        WriteFailedError: a verdict that follows from the record could not be put there.
+    """
+    begun = {number for number, run in enumerate(runs) if run.results or run.attempts}
+    contests = recorder.take_up()
+
+    def logbook(number: int) -> Logbook:
+        run = runs[number]
+        names = [candidate.name for candidate in run.todo]
+        return checkpoint.logbook(run.plan.shape, names, run.fingerprints, run.attempts)
+
+    groups = ShapeGroups(
+        tasks,
+        [run.plan for run in runs],
+        [run.todo for run in runs],
+        logbook,
+        begun=begun,
+        contests=contests,
+    )
+    recorder.watch(groups.numbers)
+    return groups
+
+
+def _finals_settings(arguments: TuneArguments) -> FinalsSettings:
+    return FinalsSettings(
+        strategy=arguments.strategy,
+        finalists=arguments.finalists,
+        rounds=arguments.rounds,
+        policy=PromotionPolicy(arguments.min_improvement_pct),
+        delta_pct=arguments.delta,
+        err_ratio=arguments.err_ratio,
+    )
 
 
 def _name(device: Device) -> str:
@@ -428,9 +486,9 @@ def _advice(outcome: RunOutcome, shapes: Iterable[ShapeOutcome]) -> str:
     return left if incomplete else ""
 
 
-def _timer(device: Device) -> str:
-    """The host's clock on a CPU, elsewhere the best that works there."""
-    return "wall" if device.torch_device == "cpu" else "auto"
+def _timer(arguments: TuneArguments, device: Device) -> str:
+    """The clock that was asked for; of itself the host's on a CPU, elsewhere the best that works there."""
+    return "wall" if device.torch_device == "cpu" else arguments.timer
 
 
 def _preload(family: Family, device: Device) -> tuple[str, ...]:

@@ -1,10 +1,14 @@
 """A stand-in for the pool: the tuner's side of a run without processes, scripted candidate by candidate."""
 
+import math
 from pathlib import Path
+from statistics import median
 
 import pytest
 
+from aiter_tuning.contest import Block, block_order
 from aiter_tuning.devices.device import Device
+from aiter_tuning.devices.monitor import Monitor
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import RunEnd, RunOutcome
 from aiter_tuning.status import Status
@@ -17,14 +21,19 @@ class ScriptedPool:
     """Hands candidates out in order and answers from a script.
 
     ``script(shape, name)`` returns a latency, a Status, a Measurement, or one of the words ``stop``, ``clock`` (the
-    group's clock runs out) and ``die`` (the run dies there and then).
+    group's clock runs out) and ``die`` (the run dies there and then). ``finals_script(shape, name, block)`` does so for
+    turns in finals, which have the latencies of the screening without it.
     """
 
-    def __init__(self, script):
+    def __init__(self, script, finals_script=None):
         self.devices = (Device("fake:Kind", "gpu0", "GPU-0", gfx="sm90", cu_num=132, gpu_model="H200"),)
         self.lanes = []
         self.script = script
+        self.finals_script = finals_script or (lambda shape, name, block: script(shape, name))
         self.calls = []
+        self.contests = []
+        """Size, finalists and the number of blocks on record of each contest."""
+        self.monitor = Monitor(())
         self.stop_requested = False
         self.seen = {}
 
@@ -33,36 +42,92 @@ class ScriptedPool:
 
     def run(self, groups, plan, clocks, *, on_fault, watcher, budget_s, quiet_start, precompile):
         self.seen = {"plan": plan, "clocks": clocks, "on_fault": on_fault, "budget_s": budget_s}
+        next_number = len(groups)
         for number in range(len(groups)):
             group = groups[number]
-            results = []
-            for index, task in enumerate(group.tasks):
-                if self.stop_requested:
-                    return RunOutcome(RunEnd.interrupted, "the run was stopped")
-                shape, name = task.gen_args[0], task.info[-1]
+            while group is not None:
+                end, results = self._group(number, group, watcher)
+                if end is not None:
+                    watcher.group_ended(number, results)
+                    return end
+                follow_up = watcher.follow_up(number, results, next_number)
+                watcher.group_ended(number, results)
+                watcher.tick([])
+                group, number = follow_up, next_number
+                next_number += follow_up is not None
+        return RunOutcome(RunEnd.done)
+
+    def _group(self, number, group, watcher):
+        """How the run ended, if it did, and the results of one group."""
+        if group.contest is not None:
+            return self._contest(number, group, watcher)
+        results = []
+        for index, task in enumerate(group.tasks):
+            shape, name = task.gen_args[0], task.info[-1]
+            if self.stop_requested:
+                answer = "stop"
+            else:
                 group.logbook.started(index, 1)
                 self.calls.append((shape["N"], name))
                 answer = self.script(shape, name)
+            if answer == "die":
+                raise SystemExit("the run dies")
+            if answer in ("stop", "budget"):
+                watcher.stopped(number, index, 1)
+                rest = [Measurement.failed(Status.not_run, "stopped")] * (len(group.tasks) - index)
+                end = RunOutcome(RunEnd.interrupted if answer == "stop" else RunEnd.budget, "ended early")
+                return end, results + rest
+            if answer == "clock":
+                watcher.stopped(number, index, 1)
+                rest = [Measurement.failed(Status.not_run, "the group's clock")] * (len(group.tasks) - index)
+                return None, results + rest
+            measurement = as_measurement(answer)
+            group.logbook.finished(index, measurement)
+            watcher.measured(number, index, measurement, logged=True)
+            results.append(measurement)
+        return None, results
+
+    def _contest(self, number, group, watcher):
+        """As a worker does it: the script's latency for everybody in each block; a failure ends an entrant's part."""
+        contest, blocks, entered = group.contest, list(group.contest.blocks), list(range(len(group.tasks)))
+        shape, names = group.tasks[0].gen_args[0], [task.info[-1] for task in group.tasks]
+        self.contests.append((shape["N"], tuple(names), len(blocks)))
+        results = {}
+
+        def end(index, measurement):
+            group.logbook.finished(index, measurement)
+            watcher.measured(number, index, measurement, logged=True)
+            results[index] = measurement
+
+        while active := contest.rule.active(tuple(entered), tuple(blocks)):
+            block_number = blocks[-1].number + 1 if blocks else 1
+            order = block_order(active, contest.seed, block_number)
+            timed = []
+            for index in order:
+                group.logbook.turn(None, (index, 1))
+                answer = self.finals_script(shape, names[index], block_number)
                 if answer == "die":
                     raise SystemExit("the run dies")
                 if answer in ("stop", "budget"):
                     watcher.stopped(number, index, 1)
-                    rest = [Measurement.failed(Status.not_run, "stopped")] * (len(group.tasks) - index)
-                    watcher.group_ended(number, results + rest)
-                    return RunOutcome(RunEnd.interrupted if answer == "stop" else RunEnd.budget, "ended early")
-                if answer == "clock":
-                    watcher.stopped(number, index, 1)
-                    for _ in range(index, len(group.tasks)):
-                        measurement = Measurement.failed(Status.not_run, "the group's clock")
-                        results.append(measurement)
-                    break
-                measurement = as_measurement(answer)
-                group.logbook.finished(index, measurement)
-                watcher.measured(number, index, measurement, logged=True)
-                results.append(measurement)
-            watcher.group_ended(number, results)
-            watcher.tick([])
-        return RunOutcome(RunEnd.done)
+                    rest = Measurement.failed(Status.not_run, "stopped")
+                    outcome = RunOutcome(RunEnd.interrupted if answer == "stop" else RunEnd.budget, "ended early")
+                    return outcome, [results.get(i, rest) for i in range(len(names))]
+                group.logbook.turn((index, 1), None)
+                timed.append(as_measurement(answer))
+            us = tuple(one.us if one.status is Status.ok else math.nan for one in timed)
+            block = Block(block_number, order, us)
+            group.logbook.block(block, timed)
+            blocks.append(block)
+            watcher.block_done(number, block)
+            for index, one in zip(order, timed, strict=True):
+                if one.status is not Status.ok:
+                    entered.remove(index)
+                    end(index, one)
+        for index in entered:
+            values = [us for b in blocks for i, us in zip(b.order, b.us, strict=True) if i == index]
+            end(index, as_measurement(median(values)))
+        return None, [results[index] for index in range(len(names))]
 
 
 def as_measurement(answer):
@@ -77,8 +142,8 @@ def as_measurement(answer):
 def scripted():
     """Makes a pool whose candidates have the latencies given by name, or what a function says."""
 
-    def make(script):
-        return ScriptedPool(script if callable(script) else lambda shape, name: script[name])
+    def make(script, finals_script=None):
+        return ScriptedPool(script if callable(script) else lambda shape, name: script[name], finals_script)
 
     return make
 

@@ -7,9 +7,10 @@ import pytest
 
 from aiter_tuning.devices.device import Device
 from aiter_tuning.tables.tuned import TunedRow
+from aiter_tuning.tuner.choice import Today
 from aiter_tuning.tuner.family import Candidate, Work
 from aiter_tuning.tuner.family_reference import FamilyError
-from aiter_tuning.tuner.plan import plan_shape, serving_shapes
+from aiter_tuning.tuner.plan import plan_shape, sampled, serving_shapes
 from aiter_tuning.tuner.tasks import FamilyTasks, ShapeGroups
 
 DEVICE = Device("k:K", "gpu0", "GPU-0", gfx="sm90", cu_num=132, gpu_model="H200")
@@ -39,11 +40,58 @@ def test_a_published_rows_kernel_is_the_incumbent_and_measured_first(tiny, shape
     assert plan.names == ("steady", "quick"), "the order that breaks ties stays the family's"
 
 
-def test_a_published_kernel_that_the_family_no_longer_proposes_is_measured_from_its_row(tiny, shape):
+def test_a_published_kernel_that_the_family_no_longer_proposes_is_none_that_serving_runs(tiny, shape):
     plan = plan_shape(tiny(), shape, DEVICE, row("retired", {"do": "quick"}))
 
-    assert plan.incumbent == "retired"
+    assert plan.today == Today("steady", "steady", "retired")
+    assert plan.names == ("steady", "quick")
+
+
+def test_a_published_kernel_that_the_family_still_resolves_is_measured_from_its_row(tiny, shape):
+    class Keeping(type(tiny())):
+        def resolve(self, name, config, shape, device):
+            return config
+
+    plan = plan_shape(Keeping(), shape, DEVICE, row("retired", {"do": "quick"}))
+
+    assert plan.today == Today("retired", "steady", "retired")
     assert plan.candidate("retired") == Candidate("retired", {"do": "quick"}, kernel_id=3)
+
+
+def test_a_row_that_launches_another_config_under_a_candidates_name_is_a_candidate_beside_it(tiny, shape):
+    plan = plan_shape(tiny(), shape, DEVICE, row("quick", {"do": "steady"}))
+
+    assert plan.today == Today("quick as published", "steady", "quick as published")
+    assert plan.names == ("steady", "quick", "quick as published")
+    assert plan.candidate("quick as published").config == {"do": "steady"}
+
+
+def test_a_sample_is_the_same_each_time_and_grows(tiny, shape):
+    class Wide(type(tiny())):
+        def candidates(self, shape, device):
+            return [Candidate(f"c{number}", {"do": "quick"}) for number in range(50)]
+
+    plans = [plan_shape(Wide(), shape, DEVICE, row("c7"), sample=count) for count in (5, 5, 20)]
+
+    assert plans[0].names == plans[1].names
+    assert len(plans[0].names) == 7
+    assert {"steady", "c7"} < set(plans[0].names) < set(plans[2].names)
+    assert list(plans[2].names) == [
+        name for name in ("steady", *(f"c{n}" for n in range(50))) if name in plans[2].names
+    ]
+
+
+def test_shapes_draw_samples_of_their_own():
+    names = [f"c{number}" for number in range(50)]
+
+    assert sampled(names, 5, "N=8") != sampled(names, 5, "N=9")
+    assert sampled(names, 5, "N=8") == sampled(names[::-1], 5, "N=8")
+
+
+@pytest.mark.parametrize("sample", [4096, 2])
+def test_more_than_there_are_is_all(tiny, shape, sample):
+    """shark#2760: asking for more candidates than exist is no error."""
+    assert plan_shape(tiny(), shape, DEVICE, sample=sample).names == ("steady", "quick")
 
 
 def test_a_published_kernel_of_which_nothing_is_known_leaves_the_default_as_incumbent(tiny, shape):

@@ -1,0 +1,209 @@
+"""The finals of a shape: from its screening and from what is on record to a contest in a worker.
+
+::
+
+    screening results ─▶ finalists ─┐
+    record: blocks, verdicts ───────┴▶ Finals ─▶ Group with a Contest ─▶ (pool) ─▶ blocks, verdicts ─▶ choice
+
+A contest that was interrupted goes on after its last whole block, if the rule would have had the same blocks measured:
+another bar, other finalists or another strategy begin anew where they first differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from aiter_tuning.contest import Block, Contest
+from aiter_tuning.measurement import Measurement
+from aiter_tuning.status import Status
+from aiter_tuning.tables.checkpoint import Checkpoint
+from aiter_tuning.tables.checkpoint_record import BlockRows
+from aiter_tuning.tables.checkpoint_row import DIGITS, FINALS
+from aiter_tuning.task import Group
+from aiter_tuning.tuner.finalists import pick_finalists
+from aiter_tuning.tuner.finals_rule import FinalsRule
+from aiter_tuning.tuner.plan import ShapePlan
+from aiter_tuning.tuner.race_rule import RaceRule
+from aiter_tuning.tuner.resume import SUSPICIONS_THAT_CONVICT
+from aiter_tuning.tuner.tasks import FamilyTasks
+from aiter_tuning.tuning_policy import DEFAULT_FINALISTS, DEFAULT_PROMOTION, DEFAULT_RACE, SAMPLE_SEED, PromotionPolicy
+
+_CALLS_US = 20_000.0
+"""Slow candidates are called less often in a block, so that it takes no longer than this for each."""
+_CONTEST_US = 10e6
+"""And there are fewer blocks, so that a shape's finals take no longer than about this."""
+_FEWEST_BLOCKS = 8
+
+
+@dataclass(frozen=True)
+class FinalsSettings:
+    """What a run was asked to do about finals."""
+
+    strategy: Literal["finals", "race"] = "finals"
+    finalists: int = DEFAULT_FINALISTS.finalists
+    """Besides incumbent and default; below 2 nobody is timed again."""
+    rounds: int = DEFAULT_FINALISTS.rounds
+    """Blocks at least."""
+    policy: PromotionPolicy = DEFAULT_PROMOTION
+    delta_pct: float = DEFAULT_PROMOTION.min_improvement_pct
+    """Of a race: candidates that differ by less are equals."""
+    err_ratio: float = 0.05
+
+
+@dataclass
+class Finals:
+    """The finals of one shape while they go on."""
+
+    names: tuple[str, ...]
+    """Finalists by their index in the blocks: those that can still run, in the family's order, then those that failed
+    in an earlier run."""
+    running: int
+    """How many can still run; they are the group's candidates."""
+    rule: FinalsRule | RaceRule
+    contest: Contest
+    blocks: list[Block]
+    results: dict[str, Measurement]
+    """What each ended with so far."""
+    attempts: Mapping[str, int]
+    convicted: Mapping[str, Measurement] = field(default_factory=dict)
+    """Verdicts that follow from the record and are still to be put there."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everybody who can run has a verdict."""
+        return all(name in self.results for name in self.names)
+
+    def take(self, block: Block) -> None:
+        """A block of the contest; see :meth:`Contest.after`. With the digits that the record has."""
+        rounded = block._replace(us=tuple(round(us, DIGITS) for us in block.us))
+        self.blocks = [*(known for known in self.blocks if known.number < block.number), rounded]
+
+
+class FinalsPlanner:
+    """Makes the finals of shapes.
+
+    Args:
+        tasks: how candidates become tasks.
+        checkpoint: what is on record, and where the workers write.
+        settings: what was asked for.
+        retry: failures of earlier runs that do not count.
+    """
+
+    def __init__(
+        self,
+        tasks: FamilyTasks,
+        checkpoint: Checkpoint,
+        settings: FinalsSettings,
+        retry: frozenset[Status] = frozenset(),
+    ) -> None:
+        self._tasks = tasks
+        self._checkpoint = checkpoint
+        self.settings = settings
+        self._retry = retry
+
+    def plan(
+        self, plan: ShapePlan, screened: Mapping[str, Measurement], fingerprints: Mapping[str, str]
+    ) -> Finals | None:
+        """The finals of a shape whose screening is over; None if there is nothing to compare."""
+        settings = self.settings
+        names = pick_finalists(
+            plan.names,
+            screened,
+            incumbent=plan.incumbent,
+            default=plan.default,
+            finalists=settings.finalists,
+            err_ratio=settings.err_ratio,
+        )
+        if not names:
+            return None
+        known = {
+            name: verdict
+            for name, verdict in self._checkpoint.finished_results(plan.shape, fingerprints, FINALS).items()
+            if name in names and verdict.status not in self._retry
+        }
+        attempts = self._checkpoint.attempts(plan.shape, FINALS)
+        suspicions = self._checkpoint.suspects(plan.shape, fingerprints, FINALS)
+        convicted = {
+            name: _convicted(count, attempts.get(name, count))
+            for name, count in suspicions.items()
+            if count >= SUSPICIONS_THAT_CONVICT and name in names and name not in known
+        }
+        if Status.crash in self._retry:
+            convicted = {}
+        failed = {name: v for name, v in (known | convicted).items() if v.status is not Status.ok}
+        running = tuple(name for name in names if name not in failed)
+        ordered = (*running, *(name for name in names if name in failed))
+        rule = self._rule(plan, ordered, [screened[name].us for name in running])
+        blocks, device = recorded_blocks(ordered, len(running), self._checkpoint.blocks(plan.shape, fingerprints), rule)
+        contest = Contest(
+            rule,
+            SAMPLE_SEED,
+            block_calls=_calls([screened[name].us for name in running]),
+            blocks=blocks,
+            device=device,
+        )
+        over = all(name in known for name in running) and not (blocks and rule.active(range(len(running)), blocks))
+        results = known | failed if over and (blocks or not running) else failed
+        return Finals(ordered, len(running), rule, contest, list(blocks), results, attempts, convicted)
+
+    def group(self, plan: ShapePlan, finals: Finals, fingerprints: Mapping[str, str]) -> Group:
+        """What a lane carries out."""
+        running = finals.names[: finals.running]
+        logbook = self._checkpoint.logbook(plan.shape, running, fingerprints, finals.attempts, phase=FINALS)
+        group = self._tasks.group(plan, [plan.candidate(name) for name in running], logbook)
+        return replace(group, contest=finals.contest)
+
+    def _rule(self, plan: ShapePlan, names: Sequence[str], running_us: Sequence[float]) -> FinalsRule | RaceRule:
+        settings = self.settings
+        kept = frozenset(names.index(name) for name in (plan.incumbent, plan.default) if name in names)
+        most = max(settings.rounds, _most_blocks(running_us))
+        if settings.strategy == "race":
+            return RaceRule(kept, settings.delta_pct, DEFAULT_RACE.alpha, settings.rounds, most)
+        incumbent = names.index(plan.incumbent) if plan.incumbent in names else None
+        return FinalsRule(incumbent, kept, settings.rounds, most, settings.policy.min_improvement_pct)
+
+
+def recorded_blocks(
+    names: Sequence[str], running: int, rows: Sequence[BlockRows], rule: FinalsRule | RaceRule
+) -> tuple[tuple[Block, ...], str]:
+    """The blocks on record that this contest would have had measured too, and the device that they are from.
+
+    Args:
+        names: finalists by their index.
+        running: how many of them, from the front, have not failed.
+        rows: whole blocks, numbered from 1.
+        rule: the contest's.
+    """
+    blocks: list[Block] = []
+    device = rows[0].device_uuid if rows else ""
+    for row in rows:
+        if row.device_uuid != device or not set(row.us) <= set(names):
+            break
+        order = tuple(names.index(name) for name in row.us)
+        # Whoever killed a worker is missing in the block that was measured again without it, whatever the rule says.
+        alive = [one for one in range(len(names)) if one < running or one in order]
+        if set(rule.active(alive, blocks)) != set(order):
+            break
+        blocks.append(Block(row.number, order, tuple(row.us.values())))
+    return tuple(blocks), device if blocks else ""
+
+
+def _convicted(suspicions: int, attempt: int) -> Measurement:
+    detail = f"the run died {suspicions} times while it was timed in the finals; --retry crash tries it again"
+    return Measurement.failed(Status.crash, detail, us=math.inf, attempt=attempt)
+
+
+def _calls(running_us: Sequence[float]) -> int:
+    """Timed calls of a finalist in a block, at least."""
+    slowest = max(running_us, default=1.0)
+    return max(1, min(DEFAULT_RACE.block_calls, int(_CALLS_US / slowest)))
+
+
+def _most_blocks(running_us: Sequence[float]) -> int:
+    """The cap, for candidates of these latencies."""
+    calls = _calls(running_us)
+    block_us = sum(max(Contest.block_us, calls * us) for us in running_us)
+    return max(_FEWEST_BLOCKS, min(DEFAULT_RACE.max_blocks, int(_CONTEST_US / max(1.0, block_us))))
