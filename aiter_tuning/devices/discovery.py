@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from aiter_tuning.devices.cpu import cpu_lanes
 from aiter_tuning.devices.device import Device, NoDeviceError
 from aiter_tuning.devices.gpu_lanes import choose, find_gpus, gpu_build, lanes_on
+from aiter_tuning.devices.identity import Identity
 
 DeviceRequest = str | Sequence[int | str | Device] | None
 """None: all visible GPUs, else one CPU lane. ``"cpu"``, ``"cuda"``, ``"hip"``, indices, UUIDs, or ready devices."""
@@ -47,6 +48,28 @@ def discover(request: DeviceRequest = None, mp_num: int = 0) -> tuple[Device, ..
             raise ValueError(f"devices={request!r}: ready devices and names cannot be mixed")
         return _first(tuple(ready), mp_num)
     return _first(_named_gpus([_checked(item) for item in named]), mp_num)
+
+
+class MixedModelsError(ValueError):
+    """Devices of several models where one is needed; the message says how to name those of each."""
+
+
+def require_one_model(devices: Sequence[Device]) -> None:
+    """Makes sure that the rows of one device are those of all.
+
+    What is tuned is written under one ``gfx, cu_num, gpu_model``, and its candidates, its limits and what is compiled
+    ahead follow from these. Latencies taken on another model would be published under a name that is not theirs.
+
+    Raises:
+        MixedModelsError: they are of several models, or MIG instances of several sizes.
+    """
+    by_model: dict[Identity, list[str]] = {}
+    for device in devices:
+        identity = Identity(device.gfx, device.cu_num, device.gpu_model)
+        by_model.setdefault(identity, []).append(device.settings.get("index", device.uuid))
+    if len(by_model) > 1:
+        choices = "; ".join(f"--device {','.join(names)} for {identity}" for identity, names in by_model.items())
+        raise MixedModelsError(f"the devices are of {len(by_model)} models and a run tunes for one: {choices}")
 
 
 def device_notes(devices: Sequence[Device]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from aiter_tuning import NoDeviceError
 from aiter_tuning.devices import gpu_lanes
 from aiter_tuning.devices.cpu import cpu_lanes
 from aiter_tuning.devices.device import load_kind
-from aiter_tuning.devices.discovery import device_notes, discover, kind_of
+from aiter_tuning.devices.discovery import MixedModelsError, device_notes, discover, kind_of, require_one_model
 from aiter_tuning.devices.identity import facts_of
 from aiter_tuning.devices.torch_facts import TorchBuild
 from op_tests.devices.fake_nvml import FakeGpu, FakeNvml
@@ -213,3 +213,34 @@ def test_devices_that_differ_are_noted(host):
     host(nvml=FakeNvml(FakeGpu(0), FakeGpu(1, model="NVIDIA H100 80GB HBM3")), CUDA_DEVICE_ORDER="PCI_BUS_ID")
     (note,) = device_notes(discover("cuda"))
     assert "NVIDIA H200 (sm90), NVIDIA H100 80GB HBM3 (sm90)" in note
+
+
+def test_a_run_for_one_model_refuses_a_mix_and_says_how_to_name_each(host):
+    small = {"model": "NVIDIA A10", "capability": (8, 6), "cores": 72 * 128}
+    host(
+        nvml=FakeNvml(FakeGpu(0), FakeGpu(1, **small), FakeGpu(2), FakeGpu(3, **small)), CUDA_DEVICE_ORDER="PCI_BUS_ID"
+    )
+    with pytest.raises(MixedModelsError) as caught:
+        require_one_model(discover("cuda"))
+    assert str(caught.value) == (
+        "the devices are of 2 models and a run tunes for one: --device 0,2 for NVIDIA H200 (sm90, 132 CUs); "
+        "--device 1,3 for NVIDIA A10 (sm86, 72 CUs)"
+    )
+    for named in ("0,2", "1,3", "3"):
+        require_one_model(discover(named))
+
+
+def test_under_a_mask_a_mix_is_told_by_the_positions_that_device_takes(host):
+    host(
+        torch=[cuda_properties(3), cuda_properties(1, name="NVIDIA A10", minor=6, major=8)], CUDA_VISIBLE_DEVICES="3,1"
+    )
+    with pytest.raises(MixedModelsError, match=r"--device 0 for .*; --device 1 for NVIDIA A10"):
+        require_one_model(discover("cuda"))
+
+
+def test_instances_of_several_sizes_are_a_mix_and_lanes_of_a_cpu_never_are(host):
+    host(torch=[cuda_properties(4), cuda_properties(4, multi_processor_count=16)], CUDA_VISIBLE_DEVICES="MIG-a,MIG-b")
+    with pytest.raises(MixedModelsError, match="--device 0 .*132 CUs.*--device 1 .*16 CUs"):
+        require_one_model(discover("cuda"))
+    require_one_model(cpu_lanes(2))
+    require_one_model(cpu_lanes(2, cores=(0, 1, 2, 3, 4)))
