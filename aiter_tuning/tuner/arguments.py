@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from aiter_tuning.status import Status
 from aiter_tuning.tables.lock import FileLock
+from aiter_tuning.tables.merging import expand_tables
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuning_policy import (
     DEFAULT_FINALISTS,
@@ -140,7 +141,7 @@ class TuneArguments:
                 raise UsageError(f"--{name} is empty; expected {holds}")
         flags["untune_file"] = Path(flags["untune_file"] or f"configs/{family.name}_untuned.csv")
         tuned = str(flags["tune_file"] or f"tuned_csv/{family.name}_tuned.csv")
-        flags["tune_files"] = tuple(Path(part) for part in tuned.split(os.pathsep) if part)
+        flags["tune_files"] = expand_tables(tuned)
         flags["profile_file"] = Path(flags["profile_file"]) if flags["profile_file"] else None
         flags["checkpoint"] = Path(flags["checkpoint"]) if flags["checkpoint"] else None
         flags["retry"] = frozenset(map(Status, flags["retry"]))

@@ -35,8 +35,9 @@ from aiter_tuning.pool.pool import Pool
 from aiter_tuning.pool.watcher import Clocks, RunEnd, RunOutcome
 from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint
 from aiter_tuning.tables.checkpoint_row import DECISION
+from aiter_tuning.tables.merging import TunedTables
 from aiter_tuning.tables.shapes import read_shapes
-from aiter_tuning.tables.tuned import TunedCsv, TunedRow
+from aiter_tuning.tables.tuned_row import TunedRow
 from aiter_tuning.task import Logbook, LogbookError
 from aiter_tuning.tuner.arguments import (
     ARG_DEFAULTS,
@@ -187,13 +188,10 @@ class TunerCommon:
         except ValueError as error:
             raise UsageError(f"--timer {arguments.timer}: {error}") from None
         shapes, notes = serving_shapes(self.family, file.shapes)
-        tables = [TunedCsv(path, self.family.key) for path in arguments.tune_files]
-        published = []
-        filled = [table for table in tables if table.rows()]
-        for shape in shapes:
-            rows = (table.find(device.gfx, device.cu_num, device.gpu_model, shape) for table in filled)
-            published.append(next((row for row in rows if row is not None), None))
-        warnings = [*file.warnings, *(warning for table in tables for warning in table.warnings)]
+        tables = TunedTables(arguments.tune_files, self.family.key)
+        tables.rows()  # what is wrong with a table is told even where no shape is looked up in it
+        published = [tables.find(device.gfx, device.cu_num, device.gpu_model, shape) for shape in shapes]
+        warnings = [*file.warnings, *tables.warnings]
         if file.duplicates:
             repeat = "1 row repeats a shape" if file.duplicates == 1 else f"{file.duplicates} rows repeat a shape"
             distinct = "1 distinct shape" if len(file.shapes) == 1 else f"{len(file.shapes)} distinct shapes"

@@ -7,10 +7,11 @@ import shutil
 
 import pytest
 
+from aiter_tuning.devices.cpu import cpu_lanes
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
 from aiter_tuning.tables.csv_reader import read_rows
-from aiter_tuning.tables.tuned import TunedCsv
+from aiter_tuning.tables.tuned import TunedCsv, TunedRow
 from aiter_tuning.tuner import Candidate, TunerCommon
 from aiter_tuning.tuner.arguments import UsageError
 from aiter_tuning.tuner.family_reference import FamilyError
@@ -333,6 +334,25 @@ def test_a_row_in_any_of_several_tuned_files_counts_and_the_first_is_written(
 
     assert {size for size, _ in pool.calls} == {16}
     assert kernels() == {16: "quick"}
+
+
+def test_of_several_tuned_files_the_row_that_counts_is_the_incumbent_whichever_file_has_it(tiny, out, shapes):
+    here = cpu_lanes(1)[0]
+    for path, kernel, us in (
+        (out, "steady", 5.0),
+        (out.with_name("a.csv"), "quick", 3.0),
+        (out.with_name("b.csv"), "steady", 4.0),
+    ):
+        row = TunedRow(here.gfx, here.cu_num, here.gpu_model, {"N": 8}, 0, 0, us, kernel)
+        TunedCsv(path, tiny().key).update([row])
+    listed = f"{out}{os.pathsep}{out.parent}/?.csv"
+    args = argparse.Namespace(untune_file=str(shapes(8)), tune_file=listed, device="cpu", mp=1, all=True)
+
+    overview = TunerCommon(tiny()).overview(args)
+
+    assert [planned.incumbent for planned in overview.shapes] == ["quick"]
+    shadowed = [note for note in overview.notes if "the key of" in note]
+    assert [note.partition(":2: ")[0] for note in shadowed] == [str(out), str(out.with_name("b.csv"))]
 
 
 def test_a_file_without_rows_is_no_error_and_leaves_nothing(tune, out):
