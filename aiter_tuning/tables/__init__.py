@@ -2,9 +2,13 @@
 
 ::
 
-    csv_reader   bytes ──► named cells, or one clear line about what is wrong and where
+    csv_reader   bytes ──► named cells, or one clear line about what is wrong and where (csv_header: the first line)
       ├─ shapes       a file of shapes ──► distinct shapes of a family
-      ├─ tuned        a tuned table: find a row, merge rows
+      ├─ tuned        a tuned table: find a row, merge rows (tuned_reader, tuned_row: what its lines are)
+      │    ├─ preference   which of several rows with one key counts
+      │    ├─ merging      several tables as one; merge_file writes them as one
+      │    └─ checking, difference   what is wrong with tables, what changed between two
+      ├─ evidence     why a row is there
       └─ checkpoint   one row per event of a run, appended; read again by the run that resumes
     atomic, lock      how a file is replaced, and by whom
 
