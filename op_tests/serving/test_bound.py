@@ -120,7 +120,14 @@ def test_a_row_without_a_measured_latency_never_serves(scaled, table, said, us):
 
 @pytest.mark.parametrize(
     "broken",
-    [line(64, us="quick"), line("many"), line(64, config="{nope"), line(64, dtype="purple"), "sm90,132\n", "garbage\n"],
+    [
+        line(64, us="quick"),
+        line("many"),
+        line(64, config="{nope"),
+        line(64, dtype="purple"),
+        "sm90,132\n",
+        "gar,bage\n",
+    ],
 )
 def test_a_malformed_row_costs_itself_and_one_warning(scaled, table, said, broken):
     write_table(table, line(63), broken, line(65))
