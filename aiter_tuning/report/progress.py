@@ -80,6 +80,15 @@ class PlainProgress:
             for line in text.splitlines()[-PRINTED_LINES:]:
                 self._print(f"{planned.label} {planned.candidates[candidate]} | {line}")
 
+    def finals_began(self, shape: int, finalists: Sequence[str], blocks: int) -> None:
+        self.state.finals_began(shape, finalists, blocks)
+        if self._verbose:
+            record = f"; {blocks} blocks are on record" if blocks else ""
+            self._print(f"{self.state.overview.shapes[shape].label}: finals of {', '.join(finalists)}{record}")
+
+    def block_done(self, shape: int, block: int, entrants: int) -> None:
+        self.state.block_done(shape, block, entrants)
+
     def shape_ended(self, shape: int, outcome: ShapeOutcome) -> None:
         self.state.shape_ended(shape, outcome)
         if self._verbose:

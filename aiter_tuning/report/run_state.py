@@ -37,6 +37,9 @@ class RunState:
         self._last_news = self.began
         self._best: dict[int, tuple[str, float]] = {}
         self._incumbent_us: dict[int, float] = {}
+        self._finalists: dict[int, Sequence[str]] = {}
+        self._blocks: dict[int, tuple[int, int]] = {}
+        """Number of the last block of each shape's finals, and how many were timed in it."""
 
     # What happens.
 
@@ -60,9 +63,20 @@ class RunState:
         if measurement.us < self._best.get(shape, ("", math.inf))[1]:
             self._best[shape] = (name, measurement.us)
 
+    def finals_began(self, shape: int, finalists: Sequence[str], blocks: int) -> None:
+        self._finalists[shape] = finalists
+        self._blocks[shape] = blocks, len(finalists)
+        self._last_news = self._clock()
+
+    def block_done(self, shape: int, block: int, entrants: int) -> None:
+        self._blocks[shape] = block, entrants
+        self._last_news = self._clock()
+
     def shape_ended(self, shape: int, outcome: ShapeOutcome) -> None:
         self.shapes_done += 1
         self.latest = outcome
+        self._finalists.pop(shape, None)
+        self._blocks.pop(shape, None)
         self._best.pop(shape, None)
         self._incumbent_us.pop(shape, None)
 
@@ -100,13 +114,19 @@ class RunState:
         return f"{text}, {(incumbent_us - us) * 100 / incumbent_us:.1f} % under {incumbent}"
 
     def lane_text(self, lane: LaneView) -> str:
-        """``measuring M=64 N=… onednn for 3 s``."""
+        """``measuring M=64 N=… onednn for 3 s``; in finals ``finals M=64 N=…, block 4 of 6 finalists, onednn …``."""
         _, state, group, index, since_s, _ = lane
         if group is None or group >= len(self.overview.shapes):
             return f"{state} for {since_s:.0f} s"
-        shape = self.overview.shapes[group]
-        name = f" {shape.candidates[index]}" if index is not None else ""
-        return f"{state} {shape.label}{name} for {since_s:.0f} s"
+        shape, finalists = self.overview.shapes[group], self._finalists.get(group)
+        names = shape.candidates if finalists is None else finalists
+        name = f" {names[index]}" if index is not None and index < len(names) else ""
+        if finalists is None:
+            return f"{state} {shape.label}{name} for {since_s:.0f} s"
+        block, entrants = self._blocks[group]
+        return (
+            f"finals {shape.label}, block {block + 1} of {entrants} finalists,{name or ' ' + state} for {since_s:.0f} s"
+        )
 
     def stalled_text(self) -> str | None:
         """What runs where, once nothing has been measured for a minute; then not again for another one."""
@@ -140,4 +160,6 @@ def outcome_text(outcome: ShapeOutcome) -> str:
     text = f"{outcome.label}: {outcome.winner} {format_us(outcome.us)}"
     if outcome.winner != outcome.default and outcome.default_us is not None:
         text += f", {outcome.default} {format_us(outcome.default_us)} ({outcome.gain_pct:+.1f} %)"
+    if outcome.blocks:
+        text += f", {outcome.blocks} blocks of finals"
     return f"{text}; {outcome.reason}"

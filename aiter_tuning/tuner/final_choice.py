@@ -19,7 +19,7 @@ from aiter_tuning.measurement import Measurement
 from aiter_tuning.tuner.choice import Choice, Today, choose, conclude, is_correct, tie_text
 from aiter_tuning.tuner.finals_rule import FinalsRule, first_of_ties, noise_floor
 from aiter_tuning.tuner.outcome import Verdict
-from aiter_tuning.tuner.paired import PairedTable
+from aiter_tuning.tuner.paired import PairedTable, timed_in
 from aiter_tuning.tuner.race_rule import RaceOutcome, RaceRule, RaceState, race_outcome
 from aiter_tuning.tuning_policy import DEFAULT_PROMOTION, PROMOTE, PromotionPolicy, gate_against_incumbent
 
@@ -62,7 +62,9 @@ def _by_finals(
     err_ratio: float,
     policy: PromotionPolicy,
 ) -> Choice:
-    staying = rule.survivors(right, blocks)
+    # Whom somebody beat that turned out to be wrong when all was over is judged again without it.
+    misled = any(index not in right for index in timed_in(blocks[-1]))
+    staying = rule.unbeaten(right, blocks) if misled else rule.survivors(right, blocks)
     table = PairedTable(blocks, staying)
     if not staying or not table.blocks:
         return choose(names, measurements, today, err_ratio=err_ratio, policy=policy)

@@ -8,8 +8,8 @@
                        regret   whoever would be chosen is within 1 % of every rival, almost surely
                        gate     the difference to the incumbent is known well enough for the bar
 
-Most shapes need five blocks; near ties on a noisy device go on to the cap. Plain Python on a few hundred numbers: a
-worker asks after every block.
+Most shapes need five to seven blocks; near ties on a noisy device go on to the cap. Plain Python on a few hundred
+numbers: a worker asks after every block.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ FALSE_PROMOTION = 1e-3
 """Chance that any of the challengers passes the noise floor although none is faster than the incumbent."""
 _DOUBT = 1e-3
 """Chance of being wrong about one pair that is accepted when somebody drops out or the contest ends."""
+
+_LEAST_FREEDOM = 3.0
+"""With less nobody knows how large the noise is: two candidates need seven blocks, ten have enough after three."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +62,23 @@ class FinalsRule:
     def survivors(self, entrants: Sequence[int], blocks: Sequence[Block]) -> tuple[int, ...]:
         """Those that the choice is made from: not beaten, and not failed."""
         current = still_in(entrants, blocks)
-        if len(blocks) < self.rounds or len(current) < 2:
-            return current
-        table = PairedTable(blocks, current)
+        return self.unbeaten(current, blocks) if len(blocks) >= self.rounds else current
+
+    def unbeaten(self, entrants: Sequence[int], blocks: Sequence[Block]) -> tuple[int, ...]:
+        """Those of ``entrants`` that are not clearly beaten by another of them, in the blocks that they share."""
+        table = PairedTable(blocks, entrants)
+        if len(entrants) < 2 or not table.blocks:
+            return tuple(entrants)
         doubt = critical(_DOUBT, table.freedom)
-        return tuple(one for one in current if one in self.kept or not self._is_beaten(table, one, doubt))
+        return tuple(one for one in entrants if one in self.kept or not self._is_beaten(table, one, doubt))
 
     def _is_beaten(self, table: PairedTable, entrant: int, doubt: float) -> bool:
         behind = table.difference(entrant, table.fastest)
         return behind.log - doubt * behind.standard_error > self.regret_pct / 100
 
     def _is_decided(self, table: PairedTable) -> bool:
+        if table.freedom < _LEAST_FREEDOM:
+            return False
         doubt = critical(_DOUBT, table.freedom)
         chosen = first_of_ties(table, self.incumbent)
         for rival in table.entrants:

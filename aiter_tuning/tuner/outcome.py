@@ -71,6 +71,11 @@ class ShapeOutcome:
     default: str = ""
     default_us: float | None = None
     """None where the default was not measured, or failed."""
+    counts: Mapping[Status, int] = field(default_factory=dict)
+    resumed: int = 0
+    """Candidates whose result was on record already."""
+    published: bool = False
+    """Whether a row was written."""
     incumbent: str = ""
     """What ran before: the published row's candidate, else the default."""
     margin_pct: float | None = None
@@ -81,11 +86,6 @@ class ShapeOutcome:
     """The noise floor of the comparison."""
     blocks: int = 0
     """How often the finalists were timed in turns; 0: the decision rests on single timings."""
-    counts: Mapping[Status, int] = field(default_factory=dict)
-    resumed: int = 0
-    """Candidates whose result was on record already."""
-    published: bool = False
-    """Whether a row was written."""
 
     @property
     def gain_pct(self) -> float | None:

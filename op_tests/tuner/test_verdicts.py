@@ -203,11 +203,12 @@ def test_whoever_wins_is_right_and_nobody_wins_without_the_margin(latencies, fai
 @settings(max_examples=300, deadline=None)
 @given(latencies, todays, st.integers(0, 1000))
 def test_a_winner_is_retained_when_it_has_become_the_row(latencies, today, seed):
-    """Noise stays: the same blocks, another incumbent."""
+    """Other blocks, and the same noise. (Who missed the bar by chance may pass it the next time.)"""
     first = final(latencies, today, seed=seed, noise=0.002)
     again = final(latencies, Today(first.winner, "torch", first.winner), seed=seed + 1, noise=0.002)
 
-    assert (again.winner, again.verdict) == (first.winner, Verdict.retained)
+    if first.winner != today.incumbent or len(latencies) == 1:
+        assert (again.winner, again.verdict) == (first.winner, Verdict.retained)
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), st.one_of(st.floats(0.5, 500), st.sampled_from([WRONG, CRASH]))), todays)
