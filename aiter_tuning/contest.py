@@ -62,7 +62,9 @@ class Contest:
         Blocks are numbered in the order in which they count, so that one of a lower number means that somebody began
         anew: on another device, say.
         """
-        kept = tuple(known for known in self.blocks if known.number < block.number)
+        kept = self.blocks
+        if kept and kept[-1].number >= block.number:
+            kept = tuple(known for known in kept if known.number < block.number)
         return replace(self, blocks=(*kept, block), device=device)
 
     def on(self, device: str) -> Contest:

@@ -203,7 +203,7 @@ class ContestBench(GroupBench):
             else Measurement.failed(Status.crash, f"the {timer} timer read {us} us in block {number}", us=UNMEASURED_US)
         )
         if refused is not None:
-            return refused
+            return replace(refused, timer=timer, flags=(*entrant.checked.flags, *flags), device=self._bench.device_id)
         entrant.calls += calls
         entrant.timer = timer
         entrant.timing_s += seconds
@@ -229,4 +229,5 @@ class ContestBench(GroupBench):
             flags=(*entrant.checked.flags, *entrant.flags),
             setup_s=entrant.setup_s,
             first_call_s=entrant.checked.first_call_s,
+            device=self._bench.device_id,
         )

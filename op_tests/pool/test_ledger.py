@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aiter_tuning.contest import Block, Contest
 from aiter_tuning.measurement import IMPLAUSIBLE, Measurement
 from aiter_tuning.pool.ledger import Ledger, with_output
 from aiter_tuning.status import Status
@@ -255,3 +256,53 @@ def test_the_last_output_of_a_crash_names_the_line():
     detail = with_output("worker died", f"noise\nFatal Python error: Segmentation fault\n\n{frames}")
     assert 'File "k.py", line 3 in go' in detail
     assert detail.startswith("worker died; last output: Fatal Python error: Segmentation fault")
+
+
+# --- contests
+
+
+def contest_ledger(size=3, **more):
+    plain = group(size)
+    return Ledger(
+        Group(plain.tasks, plain.positions, contest=Contest(None, seed=1)), on_fault="continue", retries=0, **more
+    )
+
+
+def test_in_a_contest_it_is_the_turn_of_whoever_the_worker_says():
+    book = contest_ledger()
+    book.turn_to(2)
+    [(index, verdict)] = die(book)
+    assert (index, verdict.status) == (2, Status.crash)
+    book.turn_to(2)
+    assert book.next in (0, 1), "it has its verdict"
+    assert book.remaining == ((0, 1), (1, 1)), "in the group's order"
+
+
+def test_elsewhere_the_order_is_the_groups():
+    book = ledger(3)
+    book.turn_to(2)
+    assert book.next == 0
+
+
+def test_blocks_so_far_go_along_with_the_contest():
+    book = contest_ledger()
+    for number in (1, 2):
+        book.block_done(Block(number, (0, 1), (5.0, 6.0)), "GPU-a")
+    assert [block.number for block in book.contest.blocks] == [1, 2] and book.contest.device == "GPU-a"
+    book.block_done(Block(1, (0, 1), (7.0, 8.0)), "GPU-b")
+    assert book.contest.blocks == (Block(1, (0, 1), (7.0, 8.0)),) and book.contest.device == "GPU-b"
+
+
+def test_memory_is_tried_again_unless_a_block_says_that_it_ran_out_there():
+    book = contest_ledger()
+    assert book.measured(0, OOM, leaving=False) == ([], True)
+    book.block_done(Block(1, (0, 1, 2), (5.0, math.nan, 6.0)), "GPU-a")
+    [(index, verdict)], clean_worker = book.measured(1, OOM, leaving=False)
+    assert (index, verdict.status, clean_worker) == (1, Status.oom_runtime, False)
+
+
+def test_who_cannot_be_captured_is_remembered_once():
+    book = contest_ledger()
+    for index in (1, 1, 0):
+        book.cannot_be_captured(index)
+    assert book.contest.no_graph == (1, 0)
