@@ -55,7 +55,7 @@ class Explanation:
 def explain(family: FamilyLike, *, tuned: Tables = None, **key: Any) -> Explanation:
     """What a lookup with these arguments finds, and why; arguments and errors are those of ``lookup``."""
     answers = bind(family, tuned).answers
-    answers.refresh()
+    answers.look_now()
     asked = answers.ask((), key)
     found = next(answers.usable(asked), None)
     common = (answers.operator.name, asked.shape, asked.served_by, asked.device)

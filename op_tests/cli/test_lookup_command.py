@@ -1,0 +1,113 @@
+"""aiter-tune lookup, as a person types it."""
+
+import json
+
+import pytest
+
+from aiter_tuning.cli import main
+from aiter_tuning.families import find_family
+from aiter_tuning.serving import bind
+from aiter_tuning.tables.evidence import Evidence, Timed, append_evidence
+from aiter_tuning.tables.tuned import TunedCsv, TunedRow
+
+SHAPE = {"M": 4, "N": 64, "K": 32, "dtype": "fp32", "bias": False}
+
+
+@pytest.fixture
+def here():
+    return bind("gemm_cpu").device
+
+
+@pytest.fixture
+def table(tmp_path, here, monkeypatch):
+    """Where a lookup finds it unasked: ./tuned_csv."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    table = TunedCsv(tmp_path / "tuned_csv/gemm_cpu_tuned.csv", find_family("gemm_cpu").key)
+    table.path.parent.mkdir()
+    rows = [
+        TunedRow(*here, SHAPE, 6, 0, 5.5, "split_n2", config={"kernel": "split_n", "parts": 2}),
+        TunedRow(*here, {**SHAPE, "M": 8}, 0, 0, 5.5, "nope", config={"kernel": "linear"}),
+        TunedRow(here.gfx, here.cu_num + 1, here.gpu_model, {**SHAPE, "M": 16}, 0, 0, 7.0, "linear"),
+    ]
+    table.update(rows)
+    evidence = Evidence(
+        "gemm_cpu",
+        {**here._asdict(), **SHAPE},
+        *("promoted", "12.5 % faster than linear", True, True, 12.5, 3.0, 0.4),
+        incumbent=Timed("linear", {"kernel": "linear"}, 6.3),
+        winner=Timed("split_n2", {"kernel": "split_n", "parts": 2}, 5.5),
+        default=None,
+        device_uuid="cpu:0",
+        timer="wall",
+        versions={"torch": "2.0.0"},
+        began="2026-01-01T12:00:00+00:00",
+        ended="2026-01-01T12:00:09+00:00",
+    )
+    append_evidence(table.path, [evidence])
+    return table
+
+
+def test_a_row_is_shown_with_its_evidence_and_its_age(table, here, capsys):
+    assert main(["lookup", "gemm_cpu", "M=4", "N=64", "K=32"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    figures = "margin 12.50 %, bar 3.00 %, noise 0.40 %"
+    assert lines[:5] == [
+        f"gemm_cpu M=4 N=64 K=32 dtype=fp32 on {here}",
+        "  kernel     split_n2, 5.5 us",
+        '  config     {"kernel":"split_n","parts":2}',
+        "  table      tuned_csv/gemm_cpu_tuned.csv",
+        f"  evidence   promoted on 2026-01-01T12:00:09+00:00: 12.5 % faster than linear ({figures})",
+    ]
+    assert lines[5].startswith("  stale      measured under torch 2.0.0, this is ")
+
+
+def test_json_tells_the_same(table, here, capsys):
+    assert main(["lookup", "gemm_cpu", "M=4", "N=64", "K=32", "bias=0", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["row"]["kernelName"] == "split_n2"
+    assert told["row"]["config"] == {"kernel": "split_n", "parts": 2}
+    assert told["evidence"]["verdict"] == "promoted"
+    assert told["device"] == here._asdict()
+    assert told["shape"] == told["served_by"] == SHAPE
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["M=5"], "M=4 N=64 K=32 dtype=fp32 split_n2, 5.5 us, in tuned_csv/gemm_cpu_tuned.csv: M is 4 there, 5 here"),
+        (["M=16"], ": cu_num is "),
+        (["M=4", "gpu_model=Another"], " there, Another here"),
+        (["M=8"], "gemm_cpu has no kernel 'nope' for it"),
+    ],
+)
+def test_a_miss_names_the_field_that_differs_or_what_is_wrong_with_the_row(table, capsys, words, told):
+    assert main(["lookup", "gemm_cpu", *words, "N=64", "K=32"]) == 1
+    first, nearest, *_, last = capsys.readouterr().out.splitlines()
+    assert first.endswith(": no row, its default serves")
+    assert nearest.startswith("  nearest    ") and told in nearest
+    assert last.startswith("  looked in  ")
+
+
+def test_a_given_table_is_the_only_one_that_is_looked_into(table, tmp_path, capsys):
+    assert main(["lookup", "gemm_cpu", "M=4", "N=64", "K=32", "--tuned", "none.csv", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["row"], told["tables"], told["nearest"]) == (None, ["none.csv"], [])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["gemm_cpu", "M"], "'M' is no field of a key; expected FIELD=VALUE"),
+        (["gemm_cpu", "M=4", "M=4"], "M is given twice"),
+        (["gemm_cpu", "M=4", "N=64"], "M=4 N=64: K is missing"),
+        (["gemm_cpu", "M=4", "N=64", "K=-1"], "K is '-1', expected a whole number of 1 or more"),
+        (["gemm_cpu", "M=4", "N=64", "K=32", "cu_num=two"], "cu_num is 'two', expected a whole number"),
+        (["gemm_cpu", "M=4", "N=64", "K=32", "colour=red"], "colour is no field"),
+        (["gemm_zpu", "M=4"], "unknown family 'gemm_zpu'; did you mean gemm_cpu?"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(table, capsys, words, complaint):
+    assert main(["lookup", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("aiter-tune lookup: error: ") and complaint in line
