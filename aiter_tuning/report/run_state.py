@@ -156,7 +156,7 @@ def format_s(seconds: float) -> str:
 def outcome_text(outcome: ShapeOutcome) -> str:
     """One line on a shape that ended."""
     if outcome.winner is None or outcome.us is None:
-        return f"{outcome.label}: {outcome.verdict}, {outcome.reason}"
+        return f"{outcome.label}: {outcome.verdict.replace('_', ' ')}, {outcome.reason}"
     text = f"{outcome.label}: {outcome.winner} {format_us(outcome.us)}"
     if outcome.winner != outcome.default and outcome.default_us is not None:
         text += f", {outcome.default} {format_us(outcome.default_us)} ({outcome.gain_pct:+.1f} %)"

@@ -21,8 +21,8 @@ SHOWN_CAUSES = 10
 PLAIN_WIDTH = 200
 """Columns of a table that goes to a file or a pipe."""
 
-_SHAPE_COLUMNS = ("shape", "verdict", "kernel", "us", "default us", "gain %", "candidates")
-_WHOLE = ("verdict", "us", "default us", "gain %")
+_SHAPE_COLUMNS = ("shape", "verdict", "kernel", "us", "default us", "gain %", "margin %", "candidates")
+_WHOLE = ("verdict", "us", "default us", "gain %", "margin %")
 
 _TIME_COLUMNS = {
     "start": ("starting",),
@@ -85,11 +85,12 @@ def _shape_table(shapes: tuple[ShapeOutcome, ...]) -> Table:
     rows = [
         (
             shape.label,
-            shape.verdict.value,
+            shape.verdict.replace("_", " "),
             shape.winner or "",
             "" if shape.us is None else format_us(shape.us).removesuffix(" us"),
             "" if shape.default_us is None else format_us(shape.default_us).removesuffix(" us"),
             "" if shape.gain_pct is None else f"{shape.gain_pct:.1f}",
+            _margin_text(shape),
             ", ".join(f"{count} {status}" for status, count in shape.counts.items()),
         )
         for shape in shapes
@@ -107,6 +108,13 @@ def _shape_table(shapes: tuple[ShapeOutcome, ...]) -> Table:
     return table
 
 
+def _margin_text(shape: ShapeOutcome) -> str:
+    """``5.2 of 3.0``: how far the challenger was ahead of what runs today, and how far it had to be."""
+    if shape.margin_pct is None or shape.bar_pct is None:
+        return ""
+    return f"{shape.margin_pct:.1f} of {shape.bar_pct:.1f}"
+
+
 def _print_more(hidden: int, stream: TextIO) -> None:
     if hidden > 0:
         print(f"… and {hidden} more shape{'s' if hidden != 1 else ''} (-v shows all)", file=stream)
@@ -114,7 +122,7 @@ def _print_more(hidden: int, stream: TextIO) -> None:
 
 def _totals(summary: RunSummary) -> str:
     verdicts = [shape.verdict for shape in summary.shapes]
-    parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict if verdict in verdicts]
+    parts = [f"{verdicts.count(verdict)} {verdict.replace('_', ' ')}" for verdict in Verdict if verdict in verdicts]
     gains = [shape.gain_pct for shape in summary.shapes if shape.gain_pct is not None]
     shapes = shape_count(len(verdicts))
     if summary.shapes_to_tune > len(verdicts):
@@ -201,6 +209,11 @@ def summary_json(summary: RunSummary) -> str:
                     "default": shape.default,
                     "default_us": shape.default_us,
                     "gain_pct": shape.gain_pct,
+                    "incumbent": shape.incumbent,
+                    "margin_pct": shape.margin_pct,
+                    "bar_pct": shape.bar_pct,
+                    "noise_pct": shape.noise_pct,
+                    "blocks": shape.blocks,
                     "published": shape.published,
                     "resumed": shape.resumed,
                     "candidates": {str(status): count for status, count in shape.counts.items()},

@@ -17,6 +17,7 @@ from aiter_tuning.devices.device import Device
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
 from aiter_tuning.tables.checkpoint import RunFingerprint
+from aiter_tuning.tables.checkpoint_row import DIGITS
 from aiter_tuning.tables.evidence import Evidence, Timed
 from aiter_tuning.tuner.choice import Choice
 from aiter_tuning.tuner.outcome import Verdict
@@ -90,7 +91,7 @@ class Grounds:
                 return None
             found = measurements.get(name)
             counts = found is not None and found.status is Status.ok and math.isfinite(found.us) and found.us > 0
-            us = found.us if found is not None and counts else None
+            us = round(found.us, DIGITS) if found is not None and counts else None
             return Timed(name, dict(plan.candidate(name).config), us, _samples(name, finalists, blocks))
 
         decisive = measurements.get(choice.winner or plan.incumbent)

@@ -57,7 +57,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_rows_of_an_undisturbed_one
         (row["N"], row["candidate"])
         for path in tmp_path.glob("out.profile.*.csv")
         for row in rows_of(path)
-        if row["event"] == "finished"
+        if (row["event"], row["phase"]) == ("finished", "screen")
     )
     assert {name for name, count in finished.items() if count != 1} == set(), "measured twice"
     assert len(finished) == 6 * len(SIZES)

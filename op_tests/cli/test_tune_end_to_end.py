@@ -22,7 +22,9 @@ def rows_of(path):
 
 
 def finished(path):
-    return [(row["N"], row["candidate"], row["attempt"]) for row in rows_of(path) if row["event"] == "finished"]
+    """Of the screening."""
+    ended = (row for row in rows_of(path) if (row["event"], row["phase"]) == ("finished", "screen"))
+    return [(row["N"], row["candidate"], row["attempt"]) for row in ended]
 
 
 def wait_until(condition, seconds=60.0):

@@ -162,3 +162,16 @@ def test_durations_read_well(seconds, text):
 @pytest.mark.parametrize(("us", "text"), [(7.3125, "7.312 us"), (123.456, "123.5 us"), (1234.5, "1234 us")])
 def test_latencies_show_the_digits_that_matter(us, text):
     assert format_us(us) == text
+
+
+def test_finals_tell_who_is_timed_against_whom_and_how_often(plain, clock):
+    progress = plain(verbose=True)
+    progress.finals_began(0, ("steady", "odd", "best"), 0)
+    clock.now = 70.0
+    progress.block_done(0, 4, 3)
+    progress.tick([lane("finals", index=2, since_s=1.0)])
+    clock.now = 140.0
+    progress.tick([lane("finals", index=2, since_s=71.0)])
+
+    assert any("N=8: finals of steady, odd, best" in line for line in lines(progress))
+    assert "no progress for 70 s: gpu0 finals N=8, block 5 of 3 finalists, best for 71 s" in lines(progress)[-1]

@@ -149,3 +149,13 @@ def test_a_narrow_terminal_folds_the_shape_and_keeps_every_digit(width):
     first = next(line for line in table if "verdict" in line).index("verdict")
     assert label.replace(" ", "") in "".join(line[:first] for line in table).replace(" ", "")
     assert max(map(len, table)) <= width
+
+
+def test_a_compared_shape_tells_its_margin_and_the_bar():
+    compared = replace(PROMOTED, verdict=Verdict.first_row, margin_pct=2.04, bar_pct=3.0, noise_pct=0.4, blocks=7)
+    text = text_of(replace(SUMMARY, shapes=(compared,)))
+    shape = json.loads(summary_json(replace(SUMMARY, shapes=(compared,))))["shapes"][0]
+
+    assert "2.0 of 3.0" in text
+    assert "first row" in text and "1 first row" in text
+    assert (shape["verdict"], shape["margin_pct"], shape["noise_pct"], shape["blocks"]) == ("first_row", 2.04, 0.4, 7)
