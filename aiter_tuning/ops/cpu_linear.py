@@ -135,6 +135,6 @@ def _fake(a: Tensor, weight: Tensor, bias: Tensor | None, constant_weight: bool)
 torch.library.define(
     "aiter_tuning::gemm_cpu", "(Tensor a, Tensor weight, Tensor? bias, bool constant_weight) -> Tensor"
 )
-torch.library.impl("aiter_tuning::gemm_cpu", "CompositeExplicitAutograd", _gemm_cpu)
+torch.library.impl("aiter_tuning::gemm_cpu", "default", _gemm_cpu)
 torch.library.register_fake("aiter_tuning::gemm_cpu", _fake)
 _operator = torch.ops.aiter_tuning.gemm_cpu.default

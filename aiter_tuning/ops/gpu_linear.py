@@ -104,6 +104,6 @@ def _fake(a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 # A definition and its implementation rather than torch.library.custom_op, whose wrapper costs 9 us a call on top of the
 # dispatcher's 2.
 torch.library.define("aiter_tuning::gemm_bf16", "(Tensor a, Tensor weight, Tensor? bias) -> Tensor")
-torch.library.impl("aiter_tuning::gemm_bf16", "CompositeExplicitAutograd", _gemm_bf16)
+torch.library.impl("aiter_tuning::gemm_bf16", "default", _gemm_bf16)
 torch.library.register_fake("aiter_tuning::gemm_bf16", _fake)
 _operator = torch.ops.aiter_tuning.gemm_bf16.default

@@ -21,7 +21,7 @@ from aiter_tuning.devices.device import Device
 from aiter_tuning.devices.identity import Identity
 from aiter_tuning.keys import DEVICE_COLUMNS, KeyFieldError, Shape
 from aiter_tuning.serving import refusals
-from aiter_tuning.serving.misses import count_miss, follow_environment
+from aiter_tuning.serving.misses import Miss, follow_environment
 from aiter_tuning.serving.operators import Operator
 from aiter_tuning.serving.places import Tables
 from aiter_tuning.serving.table_set import Found, TableSet
@@ -35,20 +35,6 @@ LOOK_EVERY_S = 0.5
 """How long a changed table may go unnoticed."""
 _MOST_KNOWN = 1 << 16
 """Keys whose answer is kept; a server with more distinct ones starts again."""
-
-
-class Miss:
-    """The answer that there is no row; counts how often it is given where misses are recorded."""
-
-    __slots__ = ("_family", "_known_as", "_shape")
-
-    def __init__(self, family: str, shape: Shape) -> None:
-        self._family = family
-        self._shape = shape
-        self._known_as = tuple(shape.values())
-
-    def count(self) -> None:
-        count_miss(self._family, self._shape, self._known_as)
 
 
 class Seen(NamedTuple):
@@ -130,7 +116,7 @@ class Answers:
         try:
             if len(known) >= _MOST_KNOWN:
                 known.clear()
-            known[values, *fields.items()] = answer
+            known[values, *fields, *fields.values()] = answer
         except TypeError:  # a value that cannot be hashed: found again each time
             pass
         return answer

@@ -15,8 +15,9 @@ from typing import Any
 
 from aiter_tuning.devices.identity import Identity
 from aiter_tuning.serving import refusals
-from aiter_tuning.serving.answers import Answers, Miss, Seen, logger, watchers
+from aiter_tuning.serving.answers import Answers, Seen, logger, watchers
 from aiter_tuning.serving.here import DeviceLike, identity_here
+from aiter_tuning.serving.misses import Miss
 from aiter_tuning.serving.operators import FamilyLike, Operator, operator_of
 from aiter_tuning.serving.places import Tables
 from aiter_tuning.tables.tuned_row import TunedRow
@@ -55,7 +56,7 @@ class BoundLookup:
         if monotonic() >= answers.due:
             answers.refresh()
         try:
-            found = answers.known[values, *fields.items()]
+            found = answers.known[values, *fields, *fields.values()]
         except (KeyError, TypeError):
             found = answers.find(values, fields)
         if found.__class__ is Miss:

@@ -21,9 +21,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from aiter_tuning.keys import CALLS_COLUMN
+from aiter_tuning.keys import CALLS_COLUMN, Shape
 from aiter_tuning.serving.recording_file import append_lines
 from aiter_tuning.tables.csv_writer import csv_line
 
@@ -51,6 +51,10 @@ class _Count:
         self.pending = 0
 
 
+_Book: TypeAlias = dict[tuple[str, tuple[Any, ...]], _Count]
+"""The counts of one process by family and shape; a new one where a process begins anew."""
+
+
 class MissRecorder:
     """Counts misses of one process and appends them to the files of one directory."""
 
@@ -63,31 +67,36 @@ class MissRecorder:
     def begin(self) -> None:
         """Counts from zero; in a forked child, where what is pending is its parent's to write."""
         self._lock = threading.Lock()
-        self._counts: dict[tuple[str, Any], _Count] = {}
+        self.book: _Book = {}
         self._headers: dict[str, str] = {}
         self._due = self._clock() + WRITE_EVERY_S
         self._not_before = 0.0
 
-    def add(self, family: str, shape: Mapping[str, Any], known_as: Any) -> None:
-        """Counts one miss.
+    def count_of(self, family: str, shape: Mapping[str, Any]) -> _Count | None:
+        """Where misses of a shape are counted; None: there are too many shapes already.
 
         Args:
             family: its operator's name, which names the file.
             shape: typed fields of its key, in order.
-            known_as: hashable, the same for the same shape.
         """
+        name = family, tuple(shape.values())
         with self._lock:
-            count = self._counts.get((family, known_as))
+            count = self.book.get(name)
             if count is None:
-                if len(self._counts) >= MOST_SHAPES:
+                if len(self.book) >= MOST_SHAPES:
                     self._complain(f"{self.directory}: {MOST_SHAPES} distinct shapes recorded; further ones are not")
-                    return
-                count = self._counts[family, known_as] = _Count(family, tuple(map(str, shape.values())))
+                    return None
+                count = self.book[name] = _Count(family, tuple(map(str, shape.values())))
                 self._headers.setdefault(family, csv_line((*shape, CALLS_COLUMN)))
+            return count
+
+    def add(self, count: _Count) -> None:
+        """Counts one miss."""
+        with self._lock:
             count.pending += 1
             if count.pending > count.written:
                 if self._clock() >= self._not_before:
-                    self._write(family, [count])
+                    self._write(count.family, [count])
             elif self._clock() >= self._due:
                 self._write_pending()
 
@@ -100,7 +109,7 @@ class MissRecorder:
     def _write_pending(self) -> bool:
         """Writes what is pending, a part of it at a time; returns whether there is more that can be written."""
         self._due = self._clock() + WRITE_EVERY_S
-        waiting = [count for count in self._counts.values() if count.pending]
+        waiting = [count for count in self.book.values() if count.pending]
         now = waiting[:_ROWS_AT_A_TIME]
         for family in dict.fromkeys(count.family for count in now):
             if not self._write(family, [count for count in now if count.family == family]):
@@ -153,12 +162,28 @@ def follow_environment() -> None:
             _use(None if value.lower() in _OFF else value)
 
 
-def count_miss(family: str, shape: Mapping[str, Any], known_as: Any) -> None:
-    """Counts a miss where recording is on."""
-    if _recorder is not None:
-        if not _ends_by_itself:
-            _write_at_the_end_of_this_process()
-        _recorder.add(family, shape, known_as)
+class Miss:
+    """The answer that there is no row for a shape; counts how often it is given where misses are recorded."""
+
+    __slots__ = ("_book", "_count", "_family", "_shape")
+
+    def __init__(self, family: str, shape: Shape) -> None:
+        self._family = family
+        self._shape = shape
+        self._book: _Book | None = None
+        self._count: _Count | None = None
+
+    def count(self) -> None:
+        """Counts one."""
+        recorder = _recorder
+        if recorder is None:
+            return
+        if self._book is not recorder.book:  # another recorder, or a forked process
+            if not _ends_by_itself:
+                _write_at_the_end_of_this_process()
+            self._count, self._book = recorder.count_of(self._family, self._shape), recorder.book
+        if self._count is not None:
+            recorder.add(self._count)
 
 
 def _use(directory: str | None) -> None:

@@ -51,8 +51,9 @@ def shape(m, n=8, tag="plain"):
 
 def miss(recorder, *sizes, **fields):
     for m in sizes:
-        one = shape(m, **fields)
-        recorder.add("op", one, tuple(one.values()))
+        count = recorder.count_of("op", shape(m, **fields))
+        if count is not None:
+            recorder.add(count)
 
 
 def recorded(directory, family="op", key=KEY):
