@@ -14,6 +14,7 @@ decisions. Standard library only: the parent makes contests, workers carry them 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -70,6 +71,11 @@ class Contest:
     def on(self, device: str) -> Contest:
         """The contest as it stands on this device."""
         return self if not self.device or self.device == device else replace(self, blocks=(), device=device)
+
+
+def untimed(block: Block) -> tuple[int, ...]:
+    """Entrants that could not be timed in a block; they are out."""
+    return tuple(index for index, us in zip(block.order, block.us, strict=True) if math.isnan(us))
 
 
 def block_order(active: Sequence[int], seed: int, number: int) -> tuple[int, ...]:

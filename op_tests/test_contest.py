@@ -1,9 +1,11 @@
 """Contests as values: who comes when, and what counts."""
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiter_tuning.contest import Block, Contest, block_order
+from aiter_tuning.contest import Block, Contest, block_order, untimed
 from op_tests.pool.contest_rules import Rounds
 
 CONTEST = Contest(Rounds(), seed=1)
@@ -44,3 +46,7 @@ def test_blocks_count_on_the_device_that_they_were_measured_on() -> None:
     assert contest.on("GPU-a") is contest
     assert contest.on("GPU-b").blocks == () and contest.on("GPU-b").device == "GPU-b"
     assert CONTEST.on("GPU-b") is CONTEST
+
+
+def test_whoever_has_no_time_in_a_block_is_told() -> None:
+    assert untimed(Block(3, (2, 0, 1), (math.nan, 5.0, math.nan))) == (2, 1) and untimed(block(1)) == ()

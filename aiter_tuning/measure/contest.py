@@ -203,7 +203,8 @@ class ContestBench(GroupBench):
             else Measurement.failed(Status.crash, f"the {timer} timer read {us} us in block {number}", us=UNMEASURED_US)
         )
         if refused is not None:
-            return replace(refused, timer=timer, flags=(*entrant.checked.flags, *flags), device=self._bench.device_id)
+            said = (*entrant.checked.flags, *refused.flags, *flags)
+            return replace(refused, timer=timer, flags=said, device=self._bench.device_id)
         entrant.calls += calls
         entrant.timer = timer
         entrant.timing_s += seconds

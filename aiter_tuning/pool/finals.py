@@ -12,15 +12,16 @@ goes on after the last block that was told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aiter_tuning.contest import Block, Contest, block_order
-from aiter_tuning.measurement import Measurement
+from aiter_tuning.contest import Block, Contest, block_order, untimed
+from aiter_tuning.measurement import UNMEASURED_US, Measurement
 from aiter_tuning.pool.board import COMPILING, FINALS, flags_between
 from aiter_tuning.pool.messages import BlockDone, NoGraph
+from aiter_tuning.status import Status
 from aiter_tuning.task import ContestLogbook, Logbook
 
 if TYPE_CHECKING:
@@ -39,13 +40,17 @@ class Finals:
         self._blocks: list[Block] = list(contest.blocks)
         self._attempts: dict[int, int] = {}
         self._flags: dict[int, dict[str, None]] = {}
+        self._lost: dict[int, Measurement] = {}
+        """Verdicts on entrants that have left, not told yet."""
+        self._concluded: set[int] = set()
         self._running: tuple[int, int] | None = None
         """Entrant and attempt that the logbook was told of last."""
 
     def go(self, candidates: Sequence[tuple[int, int]]) -> None:
         """Carries the contest out, or as much of it as goes before the parent has to decide."""
+        self._conclude_lost()
         for index, attempt in candidates:
-            if index not in self._bench.entrants:
+            if index not in self._bench.entrants and index not in self._concluded:
                 self._enter(index, attempt)
         if self._active():
             self._get_ready()
@@ -62,6 +67,11 @@ class Finals:
         server = self._server
         self._attempts[index] = attempt
         self._flags[index] = {}
+        left_in = next((block.number for block in self._blocks if index in untimed(block)), None)
+        if left_in is not None:  # whoever wrote that died before the verdict
+            reason = f"could not be timed in block {left_in}"
+            self._conclude(index, Measurement.failed(Status.crash, reason, us=UNMEASURED_US))
+            return
         verdict = server.prepare(index, attempt)
         self._running = index, attempt
         if verdict is None:
@@ -75,7 +85,8 @@ class Finals:
     def _get_ready(self) -> None:
         """Gets the timers of all entrants ready; once, unless the parent had to decide about one of them."""
         lost = self._watched(tuple(self._bench.entrants), lambda: self._bench.ready(self._begin))
-        self._conclude_all(lost)
+        self._lost.update(lost)
+        self._conclude_lost()
         self._end_turn()
         if self._bench.spoiler is not None:
             self._server.send(NoGraph(self._bench.spoiler))
@@ -94,14 +105,16 @@ class Finals:
                 self._server.written(self._log.block, result.block, timed)
             self._blocks.append(result.block)
             self._server.send(BlockDone(result.block))
-        self._conclude_all(result.lost)
+        self._lost.update(result.lost)
+        self._conclude_lost()
 
-    def _conclude_all(self, lost: Mapping[int, Measurement]) -> None:
+    def _conclude_lost(self) -> None:
         """The culprit of a device fault comes last: nothing is said after it."""
-        for index in sorted(lost, key=lambda index: index == self._bench.culprit):
-            self._conclude(index, lost[index])
+        for index in sorted(self._lost, key=lambda index: index == self._bench.culprit):
+            self._conclude(index, self._lost.pop(index))
 
     def _conclude(self, index: int, measurement: Measurement) -> None:
+        self._concluded.add(index)
         if self._running is not None and self._running[0] == index:
             self._running = None  # the verdict ends its turn
         flags = tuple(flag for flag in self._flags[index] if flag not in measurement.flags)

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from aiter_tuning.contest import Block
+from aiter_tuning.contest import Block, untimed
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status, one_line
 from aiter_tuning.task import Group
@@ -173,9 +173,7 @@ class Ledger:
     def _left_out(self, index: int) -> bool:
         """Whether a block on record says that it could not be timed: it cannot come back into its contest then."""
         blocks = self.contest.blocks if self.contest is not None else ()
-        return any(
-            i == index and math.isnan(us) for block in blocks for i, us in zip(block.order, block.us, strict=True)
-        )
+        return any(index in untimed(block) for block in blocks)
 
     def _sharing(self, index: int, phase: str) -> list[int]:
         if phase == "opening":

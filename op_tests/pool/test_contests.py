@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aiter_tuning import Pool
-from aiter_tuning.contest import Contest, block_order
+from aiter_tuning.contest import Block, Contest, block_order
 from aiter_tuning.keys import Key
 from aiter_tuning.measure.plan import MeasurePlan
 from aiter_tuning.measure.statistics import median
@@ -198,6 +198,22 @@ def test_memory_that_runs_out_in_a_block_is_final(one_lane):
     seen = hold(one_lane, contest_of(good(), entrant(SECOND, raises_out_of_memory), good()))
     assert seen.statuses() == ["ok", "oom_runtime", "ok"]
     assert [set(block.order) for block in seen.blocks[0]] == [{0, 1, 2}, {0, 1, 2}, {0, 2}]
+
+
+def test_whoever_has_a_gap_on_record_does_not_come_back(one_lane):
+    known = (Block(1, (0, 1, 2), (5.0, math.nan, 6.0)),)
+    seen = hold(one_lane, contest_of(good(), good(), good(), blocks=known))
+    assert seen.statuses() == ["ok", "crash", "ok"]
+    assert seen.results[0][1].detail == "could not be timed in block 1"
+    assert [set(block.order) for block in seen.blocks[0]] == [{0, 2}, {0, 2}]
+
+
+def test_verdicts_that_wait_for_the_parent_do_not_bring_the_others_back(one_lane):
+    both = [entrant(SECOND, raises_out_of_memory), entrant(SECOND, raises), entrant(SECOND, raises_out_of_memory)]
+    seen = hold(one_lane, contest_of(*both, good()))
+    assert seen.statuses() == ["oom_runtime", "crash", "oom_runtime", "ok"]
+    assert [result.detail for result in seen.results[0]][1] == "RuntimeError: it broke"
+    assert len(seen.told) == 4 and [block.number for block in seen.blocks[0]] == [1, 2, 3]
 
 
 def test_a_strangers_kill_in_the_second_block_is_nobodys_fault(one_lane, tmp_path):
@@ -435,11 +451,11 @@ def test_every_start_has_its_end(one_lane, recorded):
     assert [row[1] for row in rows if row[0] == "finished"] == ["c0", "c1"]
 
 
-class Writing(Witness):
+class Writing(Impatient):
     """Puts on record what the workers could not."""
 
-    def __init__(self, recorded):
-        super().__init__()
+    def __init__(self, pool, blocks, recorded):
+        super().__init__(pool, blocks)
         self.recorded = recorded
 
     def measured(self, group, index, measurement, *, logged):
@@ -453,10 +469,10 @@ class Writing(Witness):
         self.recorded.checkpoint.stopped({"N": 8}, f"c{index}", phase=FINALS, attempt=attempt, fingerprint=PRINT)
 
 
-def test_after_deaths_and_a_budget_there_is_no_suspect(one_lane, recorded):
+def test_after_deaths_and_a_stop_there_is_no_suspect(one_lane, recorded):
     entrants = [task(("s", 0), slow, 0.001), entrant(SECOND, exits), good()]
     group = contest_of(*entrants, rule=Rounds(10**9), logbook=recorded.logbook(3))
-    seen = hold(one_lane, group, watcher=Writing(recorded), budget_s=2.0)
+    seen = hold(one_lane, group, watcher=Writing(one_lane, 4, recorded))
     assert seen.statuses() == ["not_run", "crash", "not_run"]
     with recorded.reopened() as checkpoint:
         assert checkpoint.suspects({"N": 8}, phase=FINALS) == {}
