@@ -147,6 +147,10 @@ class Answers:
         """Finds every answer anew."""
         self.known = {}
 
+    def renew_lock(self) -> None:
+        """In a forked child: the thread that held the lock is not in it."""
+        self._lock = threading.Lock()
+
     def _checked(self, found: Found) -> TunedRow | None:
         row, objection = self._resolved(found)
         if objection is not None:

@@ -173,3 +173,11 @@ def _point(operator: Operator, tuned: Tables) -> None:
     for bound in list(_bound.values()):
         if bound.operator.name == operator.name:
             bound.point()
+
+
+def _after_fork() -> None:
+    for answers in _answers.values():
+        answers.renew_lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,6 +1,10 @@
 """aiter-tune lookup, as a person types it."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +14,8 @@ from aiter_tuning.serving import bind
 from aiter_tuning.tables.evidence import Evidence, Timed, append_evidence
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
 
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ROOT / "op_tests" / "families_for_tests" / "tiny.py"
 SHAPE = {"M": 4, "N": 64, "K": 32, "dtype": "fp32", "bias": False}
 
 
@@ -111,3 +117,28 @@ def test_a_mistake_is_one_line_and_exit_code_2(table, capsys, words, complaint):
     assert main(["lookup", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("aiter-tune lookup: error: ") and complaint in line
+
+
+def test_what_a_run_has_tuned_is_found_by_a_lookup_in_another_process(tune, command, tmp_path):
+    _, errors = (run := tune("Tiny")).communicate()
+    assert run.returncode == 0, errors
+    found, _ = (hit := command("lookup", f"{TINY}:Tiny", "N=8", "--tuned", "out.csv", "--json")).communicate()
+    assert hit.returncode == 0
+    assert json.loads(found)["row"]["kernelName"] == "quick"
+    missed, _ = (miss := command("lookup", f"{TINY}:Tiny", "N=9", "--tuned", "out.csv")).communicate()
+    assert miss.returncode == 1
+    assert "N is 8 there, 9 here" in missed
+
+
+def test_a_recorded_miss_is_tuned_and_found_afterwards(command, tmp_path):
+    (tmp_path / "serve.py").write_text(
+        f"from aiter_tuning import lookup\nfor _ in range(5):\n    lookup('{TINY}:Tiny', tuned='out.csv', N=24)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "AITER_TUNE_RECORD": "misses"}
+    subprocess.run([sys.executable, "serve.py"], cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "misses/tiny_untuned.csv").read_text().splitlines()[0] == "N,dtype,calls"
+    run = command("tune", f"{TINY}:Tiny", "-i", "misses/tiny_untuned.csv", "-o", "out.csv")
+    _, errors = run.communicate()
+    assert run.returncode == 0, errors
+    (hit := command("lookup", f"{TINY}:Tiny", "N=24", "--tuned", "out.csv")).communicate()
+    assert hit.returncode == 0

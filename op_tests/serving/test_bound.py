@@ -1,5 +1,6 @@
 """What a lookup finds, what it leaves alone, and when it notices that a table has changed."""
 
+import os
 import threading
 
 import pytest
@@ -307,3 +308,13 @@ def test_answers_do_not_pile_up_without_end(scaled, table, monkeypatch):
 def test_the_device_can_be_given(scaled, table):
     write_table(table, line(64, device=Identity("gfx942", 304, "AMD Instinct MI300X")))
     assert lookup(scaled, tuned=table, M=64, N=64, gfx="gfx942", cu_num="304", gpu_model="AMD  Instinct MI300X")
+
+
+def test_a_child_that_was_forked_during_a_look_looks_for_itself(scaled, table):
+    tuned = bind(scaled, table)
+    write_table(table, line(64))
+    with tuned.answers._lock:
+        child = os.fork()
+        if not child:
+            os._exit(0 if tuned(64, 64) is not None else 1)
+    assert os.waitpid(child, 0)[1] == 0
