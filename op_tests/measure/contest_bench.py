@@ -17,8 +17,16 @@ from op_tests.pool.contest_rules import Rounds
 class Floor:
     """Where a contest is held; keeps who began and what became of everyone."""
 
-    def __init__(self, *tasks: MpTunerTask, contest: Contest | None = None, plan: MeasurePlan | None = None, **on: Any):
-        """Args: the entrants; fields of :class:`~aiter_tuning.measure.candidate.Bench` to replace."""
+    def __init__(
+        self,
+        *tasks: MpTunerTask,
+        contest: Contest | None = None,
+        plan: MeasurePlan | None = None,
+        kind: Any = None,
+        torch_device: str = "cpu",
+        **on: Any,
+    ) -> None:
+        """Args: the entrants; where and how; fields of :class:`~aiter_tuning.measure.candidate.Bench` to replace."""
         group = Group(tuple(tasks), tuple(range(len(tasks))))
         self.contest = contest or Contest(Rounds(3), seed=1, block_calls=4, block_us=0)
         self.bench = ContestBench(
@@ -28,8 +36,8 @@ class Floor:
             group.reference_ids,
             None,
             plan or MeasurePlan(),
-            CpuKind(),
-            "cpu",
+            kind or CpuKind(),
+            torch_device,
         )
         self.bench._bench = self.bench._bench._replace(**on)
         self.began: list[int] = []
