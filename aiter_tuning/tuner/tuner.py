@@ -15,77 +15,50 @@ from __future__ import annotations
 
 import argparse
 import errno
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from aiter_tuning.devices.device import Device, NoDeviceError
-from aiter_tuning.devices.discovery import device_notes, discover, kind_of
+from aiter_tuning.devices.device import Device
 from aiter_tuning.devices.disturbances import disturbance_notes
 from aiter_tuning.devices.host_load import LoadWatch
-from aiter_tuning.devices.torch_facts import torch_build
 from aiter_tuning.keys import Shape
 from aiter_tuning.measure.plan import MeasurePlan
 from aiter_tuning.measure.statistics import StopRule
-from aiter_tuning.measure.timer import check_timer
 from aiter_tuning.pool.pool import Pool
 from aiter_tuning.pool.watcher import Clocks, RunEnd, RunOutcome
-from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint
-from aiter_tuning.tables.checkpoint_row import DECISION
-from aiter_tuning.tables.merging import TunedTables
-from aiter_tuning.tables.shapes import read_shapes
+from aiter_tuning.tables.checkpoint import RunFingerprint
 from aiter_tuning.tables.tuned_row import TunedRow
-from aiter_tuning.task import Logbook, LogbookError
+from aiter_tuning.task import LogbookError
 from aiter_tuning.tuner.arguments import (
     ARG_DEFAULTS,
     COMPILE_TIMEOUT_S,
     TuneArguments,
-    UsageError,
-    check_readable,
     check_writable,
 )
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.family_reference import check_declarations, reference_of
 from aiter_tuning.tuner.finals import FinalsPlanner, FinalsSettings
-from aiter_tuning.tuner.fingerprint import candidate_fingerprints, run_fields
+from aiter_tuning.tuner.fingerprint import run_fields
 from aiter_tuning.tuner.generation import Generation, versions_in_evidence
 from aiter_tuning.tuner.grounds import Grounds
 from aiter_tuning.tuner.outcome import ExitCode, LaneTime, RunSummary, ShapeOutcome, Verdict, exit_code_of
-from aiter_tuning.tuner.plan import ShapePlan, plan_shape, serving_shapes
+from aiter_tuning.tuner.plan import ShapePlan, plan_shape
 from aiter_tuning.tuner.poison_list import PoisonList
 from aiter_tuning.tuner.profile_file import ProfileFile
 from aiter_tuning.tuner.publishing import Publisher, WriteFailedError
 from aiter_tuning.tuner.record import discard_if_empty, has_record, open_record
 from aiter_tuning.tuner.recording import Recorder
+from aiter_tuning.tuner.remaining_shapes import groups_of, shape_runs
 from aiter_tuning.tuner.reporter import PlannedShape, Reporter, RunOverview, Silent
-from aiter_tuning.tuner.resume import remaining_work
+from aiter_tuning.tuner.request import Request, read_request
 from aiter_tuning.tuner.shape_run import ShapeRun
 from aiter_tuning.tuner.tasks import FamilyTasks, ShapeGroups
 from aiter_tuning.tuning_policy import SAMPLE_SEED, PromotionPolicy
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What a run has been asked to do, on which devices, and what serving finds there today."""
-
-    arguments: TuneArguments
-    devices: tuple[Device, ...]
-    shapes: tuple[Shape, ...]
-    published: tuple[TunedRow | None, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def device(self) -> Device:
-        return self.devices[0]
-
-    @property
-    def untuned(self) -> int:
-        return self.published.count(None)
 
 
 class TunerCommon:
@@ -125,7 +98,7 @@ class TunerCommon:
             UsageError, CsvError, FamilyError: it could not be done as asked.
             NoDeviceError: there is nothing to measure on.
         """
-        work = self._read(TuneArguments.of(args, self.family))
+        work = read_request(self.family, TuneArguments.of(args, self.family))
         planned = tuple(
             self._planned(shape, work.device, row, work.arguments.candidate_sample)
             for shape, row in zip(work.shapes, work.published, strict=True)
@@ -159,7 +132,7 @@ class TunerCommon:
         began, self._load = time.monotonic(), LoadWatch()
         reporter = reporter or Silent()
         arguments = TuneArguments.of(args, self.family)
-        work = self._read(arguments, pool)
+        work = read_request(self.family, arguments, pool)
         check_writable(arguments.tune_file, "--tune_file")
         if arguments.checkpoint is not None:
             check_writable(arguments.checkpoint, "--checkpoint")
@@ -174,58 +147,8 @@ class TunerCommon:
         finally:
             self._pool = None
 
-    def _read(self, arguments: TuneArguments, pool: Pool | None = None) -> _Work:
-        """Everything that can be wrong with a request, found before anything is started or written."""
-        check_readable(arguments.untune_file, "--untune_file", "a CSV file of shapes")
-        try:
-            file = read_shapes(arguments.untune_file, self.family.key)
-        except OSError as error:
-            raise UsageError(f"--untune_file {arguments.untune_file}: {error.strerror or error}") from error
-        devices = pool.devices if pool is not None else self._devices(arguments)
-        device = devices[0]
-        try:
-            check_timer(arguments.timer, "cpu" if device.torch_device == "cpu" else "cuda")
-        except ValueError as error:
-            raise UsageError(f"--timer {arguments.timer}: {error}") from None
-        shapes, notes = serving_shapes(self.family, file.shapes)
-        tables = TunedTables(arguments.tune_files, self.family.key)
-        tables.rows()  # what is wrong with a table is told even where no shape is looked up in it
-        published = [tables.find(device.gfx, device.cu_num, device.gpu_model, shape) for shape in shapes]
-        warnings = [*file.warnings, *tables.warnings]
-        if file.duplicates:
-            repeat = "1 row repeats a shape" if file.duplicates == 1 else f"{file.duplicates} rows repeat a shape"
-            distinct = "1 distinct shape" if len(file.shapes) == 1 else f"{len(file.shapes)} distinct shapes"
-            warnings.append(f"{file.path}: {repeat}; {distinct} in {file.rows} rows")
-        notes = [*device_notes(devices), *notes]
-        return _Work(arguments, devices, tuple(shapes), tuple(published), (*warnings, *notes))
-
-    def _devices(self, arguments: TuneArguments) -> tuple[Device, ...]:
-        wanted, runs_on = arguments.device, tuple(self.family.devices)
-        if wanted is not None:
-            asked = {wanted} if wanted in ("cpu", "cuda", "hip") else {"cuda", "hip"}  # else it names GPUs
-            interpreted = wanted == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-            try:
-                if asked & set(runs_on) or interpreted:
-                    devices = discover(wanted, arguments.mp)
-                    if kind_of(devices[0]) in runs_on or interpreted:
-                        return devices
-            except ValueError as error:
-                raise UsageError(f"--device {wanted}: {error}") from None
-            interpret = "; TRITON_INTERPRET=1 runs its Triton kernels on the CPU, to see that they are right"
-            hint = interpret if wanted == "cpu" and self.family.precompiles else ""
-            raise UsageError(f"--device {wanted}: {self.family.name} runs on {', '.join(runs_on)} only{hint}")
-        reasons = {}
-        for kind in runs_on:
-            try:
-                return discover(kind, arguments.mp)
-            except NoDeviceError as error:
-                reasons[kind] = str(error)
-        # Of the kinds that the installed torch does not drive there is nothing to say.
-        reason = reasons.get(torch_build().kind) or next(iter(reasons.values()), "it names no kind of device")
-        raise NoDeviceError(f"{self.family.name} runs on {', '.join(runs_on)}: {reason}")
-
     def _tune(
-        self, work: _Work, profile: ProfileFile | None, reporter: Reporter, pool: Pool | None, began: float
+        self, work: Request, profile: ProfileFile | None, reporter: Reporter, pool: Pool | None, began: float
     ) -> RunSummary:
         arguments, device = work.arguments, work.device
         summary = RunSummary(self.family.name, _name(device), ExitCode.done, tune_file=str(arguments.tune_file))
@@ -248,7 +171,8 @@ class TunerCommon:
                     reporter.note(note)
             self._pool = pool
             poison = PoisonList(self.family.name, device, self._fingerprint(work).fields, self._clocks(arguments))
-            runs, already = self._remaining(work, plans, checkpoint, poison)
+            runs = shape_runs(self.family, arguments, plans, checkpoint, poison)
+            already = len(work.shapes) - len(runs)
             for note in poison.notes():
                 reporter.note(note)
             tasks = FamilyTasks(
@@ -278,7 +202,7 @@ class TunerCommon:
             )
 
             def groups() -> ShapeGroups:
-                return _groups(tasks, runs, recorder, checkpoint)
+                return groups_of(tasks, runs, recorder, checkpoint)
 
             reporter.run_started(self._started(work, runs, already))
             end, message = self._measure(groups, recorder, pool, arguments, began)
@@ -359,7 +283,7 @@ class TunerCommon:
         compile_s = arguments.compile_timeout or (COMPILE_TIMEOUT_S if self.family.precompiles else None)
         return Clocks(arguments.timeout, arguments.candidate_timeout, compile_s)
 
-    def _fingerprint(self, work: _Work) -> RunFingerprint:
+    def _fingerprint(self, work: Request) -> RunFingerprint:
         arguments = work.arguments
         return RunFingerprint(
             run_fields(
@@ -374,84 +298,17 @@ class TunerCommon:
             | ({"early stop": "off"} if arguments.full_iters else {})
         )
 
-    def _plans(self, work: _Work) -> list[ShapePlan]:
+    def _plans(self, work: Request) -> list[ShapePlan]:
         shapes = zip(work.shapes, work.published, strict=True)
         sample = work.arguments.candidate_sample
         return [plan_shape(self.family, shape, work.device, row, sample) for shape, row in shapes]
 
-    def _remaining(
-        self, work: _Work, plans: Sequence[ShapePlan], checkpoint: Checkpoint, poison: PoisonList
-    ) -> tuple[list[ShapeRun], int]:
-        """What is left of each shape, and how many have a row and nothing left."""
-        runs = []
-        for plan in plans:
-            shape, row = plan.shape, plan.published
-            fingerprints = candidate_fingerprints(self.family, plan.candidates)
-            finished = checkpoint.finished_results(shape, fingerprints)
-            finished = poison.still_counting(shape, fingerprints, finished)
-            suspicions = checkpoint.suspects(shape, fingerprints)
-            if row is not None and not work.arguments.retune and not finished and not suspicions:
-                continue
-            attempts = checkpoint.attempts(shape)
-            left = remaining_work(plan.measuring_order(), finished, suspicions, attempts, work.arguments.retry)
-            left = poison.withhold(left, shape, fingerprints, attempts, work.arguments.retry)
-            if (
-                row is not None
-                and not left.todo
-                and not left.convicted
-                and self._is_decided(plan, checkpoint, fingerprints)
-            ):
-                continue
-            runs.append(
-                ShapeRun(
-                    plan=plan,
-                    fingerprints=fingerprints,
-                    todo=left.todo,
-                    attempts=attempts,
-                    results=dict(left.done),
-                    convicted=left.convicted,
-                    resumed=len(left.done),
-                )
-            )
-        return runs, len(work.shapes) - len(runs)
-
-    def _is_decided(self, plan: ShapePlan, checkpoint: Checkpoint, fingerprints: Mapping[str, str]) -> bool:
-        """Whether an earlier part of this run has decided on the shape, and its row says what was decided."""
-        made = list(checkpoint.finished_results(plan.shape, fingerprints, DECISION))
-        return bool(made) and plan.published is not None and made[-1] == plan.published.kernelName
-
-    def _started(self, work: _Work, runs: Sequence[ShapeRun], already: int) -> RunOverview:
+    def _started(self, work: Request, runs: Sequence[ShapeRun], already: int) -> RunOverview:
         planned = (
             PlannedShape(run.plan.label, tuple(c.name for c in run.todo), run.resumed, run.plan.incumbent)
             for run in runs
         )
         return RunOverview(self.family.name, _name(work.device), len(work.devices), tuple(planned), already)
-
-
-def _groups(tasks: FamilyTasks, runs: Sequence[ShapeRun], recorder: Recorder, checkpoint: Checkpoint) -> ShapeGroups:
-    """What the pool is to do: screenings, and finals of shapes that have nothing else left.
-
-    Raises:
-        WriteFailedError: a verdict that follows from the record could not be put there.
-    """
-    begun = {number for number, run in enumerate(runs) if run.results or run.attempts}
-    contests = recorder.take_up()
-
-    def logbook(number: int) -> Logbook:
-        run = runs[number]
-        names = [candidate.name for candidate in run.todo]
-        return checkpoint.logbook(run.plan.shape, names, run.fingerprints, run.attempts)
-
-    groups = ShapeGroups(
-        tasks,
-        [run.plan for run in runs],
-        [run.todo for run in runs],
-        logbook,
-        begun=begun,
-        contests=contests,
-    )
-    recorder.watch(groups.numbers)
-    return groups
 
 
 def _finals_settings(arguments: TuneArguments) -> FinalsSettings:

@@ -1,0 +1,95 @@
+"""What a run has been asked to do: everything that can be wrong with it is found before anything is started."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from aiter_tuning.devices.device import Device, NoDeviceError
+from aiter_tuning.devices.discovery import device_notes, discover, kind_of
+from aiter_tuning.devices.torch_facts import torch_build
+from aiter_tuning.keys import Shape
+from aiter_tuning.measure.timer import check_timer
+from aiter_tuning.pool.pool import Pool
+from aiter_tuning.tables.merging import TunedTables
+from aiter_tuning.tables.shapes import read_shapes
+from aiter_tuning.tables.tuned_row import TunedRow
+from aiter_tuning.tuner.arguments import TuneArguments, UsageError, check_readable
+from aiter_tuning.tuner.family import Family
+from aiter_tuning.tuner.plan import serving_shapes
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run has been asked to do, on which devices, and what serving finds there today."""
+
+    arguments: TuneArguments
+    devices: tuple[Device, ...]
+    shapes: tuple[Shape, ...]
+    published: tuple[TunedRow | None, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def device(self) -> Device:
+        return self.devices[0]
+
+    @property
+    def untuned(self) -> int:
+        return self.published.count(None)
+
+
+def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = None) -> Request:
+    """Reads shapes and tables and finds the devices; nothing is started or written.
+
+    Raises:
+        UsageError, CsvError, FamilyError: the run cannot be done as asked.
+        NoDeviceError: there is nothing to measure on.
+    """
+    check_readable(arguments.untune_file, "--untune_file", "a CSV file of shapes")
+    try:
+        file = read_shapes(arguments.untune_file, family.key)
+    except OSError as error:
+        raise UsageError(f"--untune_file {arguments.untune_file}: {error.strerror or error}") from error
+    devices = pool.devices if pool is not None else _devices(family, arguments)
+    device = devices[0]
+    try:
+        check_timer(arguments.timer, "cpu" if device.torch_device == "cpu" else "cuda")
+    except ValueError as error:
+        raise UsageError(f"--timer {arguments.timer}: {error}") from None
+    shapes, notes = serving_shapes(family, file.shapes)
+    tables = TunedTables(arguments.tune_files, family.key)
+    tables.rows()  # what is wrong with a table is told even where no shape is looked up in it
+    published = [tables.find(device.gfx, device.cu_num, device.gpu_model, shape) for shape in shapes]
+    warnings = [*file.warnings, *tables.warnings]
+    if file.duplicates:
+        repeat = "1 row repeats a shape" if file.duplicates == 1 else f"{file.duplicates} rows repeat a shape"
+        distinct = "1 distinct shape" if len(file.shapes) == 1 else f"{len(file.shapes)} distinct shapes"
+        warnings.append(f"{file.path}: {repeat}; {distinct} in {file.rows} rows")
+    notes = [*device_notes(devices), *notes]
+    return Request(arguments, devices, tuple(shapes), tuple(published), (*warnings, *notes))
+
+
+def _devices(family: Family, arguments: TuneArguments) -> tuple[Device, ...]:
+    wanted, runs_on = arguments.device, tuple(family.devices)
+    if wanted is not None:
+        asked = {wanted} if wanted in ("cpu", "cuda", "hip") else {"cuda", "hip"}  # else it names GPUs
+        interpreted = wanted == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+        try:
+            if asked & set(runs_on) or interpreted:
+                devices = discover(wanted, arguments.mp)
+                if kind_of(devices[0]) in runs_on or interpreted:
+                    return devices
+        except ValueError as error:
+            raise UsageError(f"--device {wanted}: {error}") from None
+        interpret = "; TRITON_INTERPRET=1 runs its Triton kernels on the CPU, to see that they are right"
+        hint = interpret if wanted == "cpu" and family.precompiles else ""
+        raise UsageError(f"--device {wanted}: {family.name} runs on {', '.join(runs_on)} only{hint}")
+    reasons = {}
+    for kind in runs_on:
+        try:
+            return discover(kind, arguments.mp)
+        except NoDeviceError as error:
+            reasons[kind] = str(error)
+    # Of the kinds that the installed torch does not drive there is nothing to say.
+    reason = reasons.get(torch_build().kind) or next(iter(reasons.values()), "it names no kind of device")
+    raise NoDeviceError(f"{family.name} runs on {', '.join(runs_on)}: {reason}")
