@@ -21,6 +21,10 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 
+BLOCK_DIGITS = 6
+"""Decimals of a block's latencies, as many as a record has: what was read decides as what was measured."""
+
+
 class Block(NamedTuple):
     """One turn of all entrants that were still in."""
 

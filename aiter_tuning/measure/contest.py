@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from aiter_tuning.contest import Block, Contest
+from aiter_tuning.contest import BLOCK_DIGITS, Block, Contest
 from aiter_tuning.measure.candidate import Checked, Steps, Timed
 from aiter_tuning.measure.group import GroupBench
 from aiter_tuning.measure.sampling import Sampled
@@ -196,6 +196,7 @@ class ContestBench(GroupBench):
     def _count(self, entrant: Entrant, turn: Turn, number: int) -> Measurement:
         """A turn that gave a time: as one of its own, or as the end of its entrant."""
         us, calls, timer, flags, seconds = turn
+        us = round(us, BLOCK_DIGITS)
         timed = Timed(Sampled(us, calls), timer, flags, seconds)
         refused = (
             entrant.steps.refused(timed)
