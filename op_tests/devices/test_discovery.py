@@ -240,7 +240,7 @@ def test_under_a_mask_a_mix_is_told_by_the_positions_that_device_takes(host):
 
 def test_instances_of_several_sizes_are_a_mix_and_lanes_of_a_cpu_never_are(host):
     host(torch=[cuda_properties(4), cuda_properties(4, multi_processor_count=16)], CUDA_VISIBLE_DEVICES="MIG-a,MIG-b")
-    with pytest.raises(MixedModelsError, match="--device 0 .*132 CUs.*--device 1 .*16 CUs"):
+    with pytest.raises(MixedModelsError, match=r"--device 0 .*132 CUs.*--device 1 .*16 CUs"):
         require_one_model(discover("cuda"))
     require_one_model(cpu_lanes(2))
     require_one_model(cpu_lanes(2, cores=(0, 1, 2, 3, 4)))
