@@ -31,7 +31,7 @@ from gpu_bench.table import show
 from gpu_bench.whole_process import TOOL, PartError, environment
 
 BAR = 0.9
-WORTH_TELLING = ("replaced", "retired", "standby takes", "no progress")
+WORTH_TELLING = ("replaced", "retired", "standby takes", "no progress", "busy machine")
 """Notes of a run that explain a figure."""
 
 
