@@ -33,8 +33,10 @@ class FakeTorchCuda:
             "current_device": lambda: 0,
             "get_device_properties": lambda device: properties,
             "mem_get_info": lambda: (10 << 30, 80 << 30),
-            "memory_reserved": lambda: 3 << 30,
-            "memory_allocated": lambda: 1 << 30,
+            "memory_stats_as_nested_dict": lambda: {
+                "reserved_bytes": {"all": {"current": 3 << 30}},
+                "allocated_bytes": {"all": {"current": 1 << 30}},
+            },
         }
         for name, value in replaced.items():
             monkeypatch.setattr(torch.cuda, name, value)

@@ -81,7 +81,10 @@ class Accelerator(Protocol):
 def free_bytes() -> int:
     """Memory that can still be had: the device's, and what torch's allocator keeps without using it."""
     free, _ = torch.cuda.mem_get_info()
-    return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    statistics = torch.cuda.memory_stats_as_nested_dict()  # the flat ones take 0.3 ms to make
+    if not statistics:  # nothing was allocated yet
+        return free
+    return int(free + statistics["reserved_bytes"]["all"]["current"] - statistics["allocated_bytes"]["all"]["current"])
 
 
 class _CapturedGraph:
