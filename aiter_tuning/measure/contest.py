@@ -167,6 +167,10 @@ class ContestBench(GroupBench):
         flags = tuple(flag for flag in entrant.flags if flag not in measurement.flags)
         return replace(measurement, flags=measurement.flags + flags, setup_s=entrant.setup_s)
 
+    def leave(self, index: int) -> None:
+        """The entrant takes no further part."""
+        self._entrants.pop(index)
+
     def close(self) -> None:
         self._entrants.clear()
         turns, self._turns = self._turns, None

@@ -21,7 +21,7 @@ from aiter_tuning.contest import Block, Contest, block_order, untimed
 from aiter_tuning.measurement import UNMEASURED_US, Measurement
 from aiter_tuning.pool.board import COMPILING, FINALS, flags_between
 from aiter_tuning.pool.messages import BlockDone, NoGraph
-from aiter_tuning.status import Status
+from aiter_tuning.status import Status, describe
 from aiter_tuning.task import ContestLogbook, Logbook
 
 if TYPE_CHECKING:
@@ -61,7 +61,22 @@ class Finals:
             self._conclude(index, measurement)
 
     def _active(self) -> Sequence[int]:
-        return self._contest.rule.active(tuple(sorted(self._bench.entrants)), tuple(self._blocks))
+        """Who is timed next. A rule that fails is the end of the contest and nobody's death."""
+        entrants = tuple(sorted(self._bench.entrants))
+        try:
+            active = self._contest.rule.active(entrants, tuple(self._blocks))
+            strangers = set(active) - set(entrants)
+            if strangers:
+                raise ValueError(f"it wants to time {sorted(strangers)}, who are not in")
+        except Exception as error:
+            verdict = Measurement.failed(
+                Status.crash, f"the contest's rule failed: {describe(error)}", us=UNMEASURED_US
+            )
+            for index in entrants:
+                self._bench.leave(index)
+                self._conclude(index, verdict)
+            return ()
+        return active
 
     def _enter(self, index: int, attempt: int) -> None:
         server = self._server

@@ -26,5 +26,19 @@ class DropSlowest:
         return tuple(left) if len(left) > 1 else ()
 
 
+@dataclass(frozen=True)
+class Broken:
+    """Fails after a block, one way or the other."""
+
+    wants: int | None = None
+
+    def active(self, entrants, blocks):
+        if not blocks or not entrants:
+            return tuple(entrants)
+        if self.wants is None:
+            raise ZeroDivisionError("the rule")
+        return (self.wants,)
+
+
 def total(index, blocks):
     return math.fsum(us for block in blocks for i, us in zip(block.order, block.us, strict=True) if i == index)

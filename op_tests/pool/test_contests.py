@@ -32,7 +32,7 @@ from op_tests.pool.contest_candidates import (
     slow,
     writes_wrong,
 )
-from op_tests.pool.contest_rules import DropSlowest, Rounds
+from op_tests.pool.contest_rules import Broken, DropSlowest, Rounds
 from op_tests.pool.fake_devices import gpu
 from op_tests.pool.fault_candidates import (
     exits,
@@ -242,6 +242,16 @@ def test_whoever_stops_the_run_has_the_blocks_so_far(one_lane):
     seen = hold(one_lane, contest_of(*entrants, rule=Rounds(10**9)), watcher=Impatient(one_lane, 4))
     assert seen.outcome.end is RunEnd.interrupted and seen.statuses() == ["not_run"] * 2
     assert len(seen.blocks[0]) >= 4 and len(seen.stops) == 1
+
+
+@pytest.mark.parametrize(
+    ("wants", "detail"),
+    [(None, "ZeroDivisionError: the rule"), (5, "ValueError: it wants to time [5], who are not in")],
+)
+def test_a_rule_that_fails_ends_the_contest_and_no_process(one_lane, wants, detail):
+    seen = hold(one_lane, contest_of(good(), good(), rule=Broken(wants)))
+    assert seen.statuses() == ["crash", "crash"] and [block.number for block in seen.blocks[0]] == [1]
+    assert {result.detail for result in seen.results[0]} == {f"the contest's rule failed: {detail}"}
 
 
 def test_inputs_that_die_take_those_who_share_them(one_lane):
