@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple, Protocol
 
-
 BLOCK_DIGITS = 6
 """Decimals of a block's latencies, as many as a record has: what was read decides as what was measured."""
 
