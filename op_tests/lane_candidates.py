@@ -85,6 +85,22 @@ class Noting:
 
 
 @dataclass(frozen=True)
+class WaitsFor:
+    """Goes on once all files are there."""
+
+    right: Any
+    files: tuple[str, ...]
+
+    def __call__(self, inputs):
+        deadline = time.monotonic() + MEETING_S
+        while missing := [file for file in self.files if not os.path.exists(file)]:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"waited {MEETING_S:g} s in vain for {missing}")
+            time.sleep(0.002)
+        return self.right(inputs)
+
+
+@dataclass(frozen=True)
 class Breaks:
     """Leaves the moment, and is no more."""
 

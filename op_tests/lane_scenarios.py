@@ -2,8 +2,8 @@
 
 ::
 
-    lane of the trouble   meeting  good × n   FAULT   good × n ┐ over
-    every other lane      meeting  good good good good good …  └ good × a few more, then the end
+    lane of the trouble   meeting  good × n ┌─▶ FAULT   good × n ┐ over
+    every other lane      meeting  good × n ┘ good good good …   └ good × a few more, then the end
 
 The parent's clock says when a candidate was handed out and when its verdict came; a fault leaves its moment in a file.
 """
@@ -18,7 +18,7 @@ from aiter_tuning.measure.plan import MeasurePlan
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import Clocks, RunEnd, Watcher
 from aiter_tuning.task import ALL_INPUTS, Group, MpTunerTask
-from op_tests.lane_candidates import Meeting, doubled, make_inputs
+from op_tests.lane_candidates import Meeting, Noting, WaitsFor, doubled, make_inputs
 
 CONTROLS = 10
 """Candidates in a group of those that nothing is to happen to."""
@@ -162,19 +162,24 @@ def disturb(pool, operator, good, fault, noting, folder, *, clock_s, plan=None, 
         folder: an empty folder.
         clock_s: what ends a candidate that hangs.
         plan: how to measure.
-        around: good candidates before and behind the fault.
+        around: good candidates before and behind the fault, and on every other lane before it.
     """
     meeting, moment, following = folder / "meeting", folder / "fault", folder / "next"
     meeting.mkdir(parents=True)
     together = Meeting(good, str(meeting), len(pool.lanes))
     goods = [good] * around
-    trouble = [together, *goods, fault(str(moment)), noting(str(following)), *goods]
-    controls = [operator.group([together, *[good] * CONTROLS], label="control") for _ in pool.lanes[1:]]
+    far_enough = [str(folder / f"control-{number}") for number in range(1, len(pool.lanes))]
+    before = [together, *goods, WaitsFor(good, tuple(far_enough))]
+    trouble = [*before, fault(str(moment)), noting(str(following)), *goods]
+    controls = [
+        operator.group([together, *goods, Noting(good, file), *[good] * CONTROLS], label="control")
+        for file in far_enough
+    ]
     diary = Disturbed(lambda: operator.group([good] * CONTROLS, label="control"))
-    before = {lane.device.uuid: lane.worker for lane in pool.lanes if lane.worker is not None}
+    workers = {lane.device.uuid: lane.worker for lane in pool.lanes if lane.worker is not None}
     groups = [operator.group(trouble, label="trouble", cost=2.0), *controls]
     hold(pool, groups, diary, plan, Clocks(candidate_s=clock_s, compile_s=clock_s))
-    place = 1 + around
+    place = len(before)
     entry = diary.entries[0, place]
     assert moment.exists(), f"the fault never ran: {entry}"
     at = float(moment.read_text())
@@ -187,7 +192,7 @@ def disturb(pool, operator, good, fault, noting, folder, *, clock_s, plan=None, 
         at,
         diary.began[0, place + 1] - at,
         float(following.read_text()) - at,
-        {uuid: (worker.pid, after.get(uuid, 0)) for uuid, worker in before.items()},
+        {uuid: (worker.pid, after.get(uuid, 0)) for uuid, worker in workers.items()},
     )
 
 
