@@ -32,7 +32,7 @@ from aiter_tuning.measurement import Measurement
 from aiter_tuning.tables import checkpoint_file
 from aiter_tuning.tables.checkpoint_file import BusyError, CheckpointFile
 from aiter_tuning.tables.checkpoint_record import BlockRows, Record
-from aiter_tuning.tables.checkpoint_row import SCREEN, STARTED, STOPPED, RowFormat
+from aiter_tuning.tables.checkpoint_row import FINALS, SCREEN, STARTED, STOPPED, RowFormat
 from aiter_tuning.tables.csv_reader import CsvError
 from aiter_tuning.tables.logbook import CheckpointLogbook
 
@@ -182,14 +182,17 @@ class Checkpoint:
         """
         return self._record.finished(shape, fingerprints, phase)
 
-    def blocks(self, shape: Mapping[str, object], fingerprints: Mapping[str, str]) -> list[BlockRows]:
-        """The whole blocks that earlier runs put on record for the shape's contest, numbered from 1 without a gap.
+    def blocks(
+        self, shape: Mapping[str, object], fingerprints: Mapping[str, str], contest: str = FINALS
+    ) -> list[BlockRows]:
+        """The whole blocks that earlier runs put on record for a contest of the shape, numbered from 1 without a gap.
 
         Args:
             shape: the shape.
             fingerprints: of its candidates today; the row of blocks ends before one with a turn under another.
+            contest: its phase, ``finals`` or ``comparison``.
         """
-        return self._record.blocks(shape, fingerprints)
+        return self._record.blocks(shape, fingerprints, contest)
 
     def suspects(
         self, shape: Mapping[str, object], fingerprints: Mapping[str, str] | None = None, phase: str = SCREEN
@@ -219,7 +222,7 @@ class Checkpoint:
             names: its candidates in the order in which the worker counts them.
             fingerprints: of each candidate.
             attempts: of each candidate in earlier runs; none: 0.
-            phase: ``screen``, or ``finals`` for a contest.
+            phase: ``screen``, or of a contest ``finals`` or ``comparison``.
         """
         status = os.fstat(self._file.fd)
         return CheckpointLogbook(

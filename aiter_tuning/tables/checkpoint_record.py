@@ -18,7 +18,16 @@ from typing import NamedTuple
 from aiter_tuning.keys import KeyFieldError, KeyValue
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
-from aiter_tuning.tables.checkpoint_row import EVENTS, RUN, STARTED, Event, RowFormat, block_number, turn_place
+from aiter_tuning.tables.checkpoint_row import (
+    EVENTS,
+    FINALS,
+    RUN,
+    STARTED,
+    Event,
+    RowFormat,
+    block_number,
+    turn_place,
+)
 from aiter_tuning.tables.csv_reader import CsvError, parse_line
 
 
@@ -126,8 +135,10 @@ class Record:
             highest[event.candidate] = max(event.attempt, highest.get(event.candidate, 0))
         return highest
 
-    def blocks(self, shape: Mapping[str, object], fingerprints: Mapping[str, str]) -> list[BlockRows]:
-        """The whole blocks of the shape's contests, in order, as they count.
+    def blocks(
+        self, shape: Mapping[str, object], fingerprints: Mapping[str, str], contest: str = FINALS
+    ) -> list[BlockRows]:
+        """The whole blocks of one of the shape's contests, in order, as they count.
 
         A block replaces the one of its number that came before it and voids all later ones. One that lacks turns is no
         block, nor one with a turn of a candidate under another fingerprint than the given one: both end the row.
@@ -135,7 +146,7 @@ class Record:
         blocks: list[BlockRows] = []
         us: dict[str, float] = {}
         for event, _ in self._shape_events(shape):
-            number, turn = block_number(event.phase), event.measurement
+            number, turn = block_number(event.phase, contest), event.measurement
             if number is None or turn is None:
                 continue
             place = turn_place(turn.detail)

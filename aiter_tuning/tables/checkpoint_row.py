@@ -33,7 +33,9 @@ FINALS = "finals"
 """The phase of a contest: whose turn it is (``started``, ``stopped``) and what became of each entrant."""
 DECISION = "decision"
 """The phase of a shape's decision: its winner, once nothing is left to measure."""
-_BLOCK_PHASE = "finalist:"
+COMPARISON = "comparison"
+"""The same of a contest between what serving runs today and what a new row would have it run."""
+_BLOCK_PHASES = {FINALS: "finalist:", COMPARISON: "compared:"}
 RESULT_COLUMNS = ("candidate", "phase", "attempt", "status", "us", "censored", "err_ratio", "samples", "timer")
 RECORD_COLUMNS = ("flags", "device_uuid", "detail", "fingerprint", "time")
 _AFTER_KEY = (*RESULT_COLUMNS, *RECORD_COLUMNS)
@@ -56,14 +58,14 @@ class Event(NamedTuple):
     """Only of ``finished``."""
 
 
-def block_phase(number: int) -> str:
-    """The phase of the turns in a contest's block: ``finalist:3``."""
-    return f"{_BLOCK_PHASE}{number}"
+def block_phase(number: int, contest: str = FINALS) -> str:
+    """The phase of the turns in a block of a contest, which has a phase of its own: ``finalist:3``."""
+    return f"{_BLOCK_PHASES[contest]}{number}"
 
 
-def block_number(phase: str) -> int | None:
-    """Which block a phase belongs to; None if it is none of a block."""
-    number = phase.removeprefix(_BLOCK_PHASE)
+def block_number(phase: str, contest: str = FINALS) -> int | None:
+    """Which block of a contest a phase belongs to; None if it is none of its blocks."""
+    number = phase.removeprefix(_BLOCK_PHASES[contest])
     return int(number) if number != phase and number.isascii() and number.isdigit() else None
 
 

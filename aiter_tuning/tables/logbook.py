@@ -84,7 +84,7 @@ class CheckpointLogbook:
                 detail=turn_text(place, len(block.order), turn.detail),
             )
             name, fingerprint = self.names[candidate], self.fingerprints[candidate]
-            rows += self._rows.finished(self.shape, name, block_phase(block.number), fingerprint, row)
+            rows += self._rows.finished(self.shape, name, block_phase(block.number, self.phase), fingerprint, row)
         self._append(rows)
 
     def _append(self, row: bytes) -> None:
