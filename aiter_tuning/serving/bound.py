@@ -141,11 +141,11 @@ def serve_from(family: FamilyLike, tuned: Tables) -> Iterator[None]:
     """
     operator = operator_of(family)
     before = _instead.get(operator.name)
-    _point(operator, tuned)
+    point(operator, tuned)
     try:
         yield
     finally:
-        _point(operator, before)
+        point(operator, before)
 
 
 @contextmanager
@@ -161,11 +161,8 @@ def watch(family: FamilyLike) -> Iterator[list[Seen]]:
         watchers.remove(seen)
 
 
-def _answers_of(operator: Operator) -> list[Answers]:
-    return [answers for answers in list(_answers.values()) if answers.operator.name == operator.name]
-
-
-def _point(operator: Operator, tuned: Tables) -> None:
+def point(operator: Operator, tuned: Tables) -> None:
+    """From now on, lookups of an operator that name no tables look into these; None: where they usually do."""
     if tuned is None:
         _instead.pop(operator.name, None)
     else:
@@ -173,6 +170,16 @@ def _point(operator: Operator, tuned: Tables) -> None:
     for bound in list(_bound.values()):
         if bound.operator.name == operator.name:
             bound.point()
+
+
+def answers_in(operator: Operator, tuned: Tables) -> list[Answers]:
+    """The answers that lookups of an operator get from these tables, on any device, as far as somebody asked."""
+    asked = list(_answers.items())
+    return [found for (one, _, place), found in asked if one.name == operator.name and place == tuned]
+
+
+def _answers_of(operator: Operator) -> list[Answers]:
+    return [answers for answers in list(_answers.values()) if answers.operator.name == operator.name]
 
 
 def _after_fork() -> None:
