@@ -11,8 +11,8 @@ trying, and how one of them is run. It says nothing about processes, files or fl
     bucket(shape)                          run(inputs, config)
     resolve(name, config, shape, device)   serve(inputs)
 
-so a family's module imports torch inside the methods of the right-hand column. Lookups, wherever serving is, call bucket
-and resolve. Standard library only.
+so a family's module imports torch inside the methods of the right-hand column. Lookups, wherever serving is, call
+bucket and resolve. Standard library only.
 """
 
 from __future__ import annotations

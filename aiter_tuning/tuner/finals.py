@@ -12,9 +12,9 @@ another bar, other finalists or another strategy begin anew where they first dif
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from aiter_tuning.contest import Block, Contest
 from aiter_tuning.measurement import Measurement
@@ -70,6 +70,8 @@ class Finals:
     attempts: Mapping[str, int]
     convicted: Mapping[str, Measurement] = field(default_factory=dict)
     """Verdicts that follow from the record and are still to be put there."""
+    phase: str = FINALS
+    """Of its rows in the checkpoint."""
 
     @property
     def is_over(self) -> bool:
@@ -119,35 +121,15 @@ class FinalsPlanner:
         )
         if not names:
             return None
-        known = {
-            name: verdict
-            for name, verdict in self._checkpoint.finished_results(plan.shape, fingerprints, FINALS).items()
-            if name in names and verdict.status not in self._retry
-        }
-        attempts = self._checkpoint.attempts(plan.shape, FINALS)
-        suspicions = self._checkpoint.suspects(plan.shape, fingerprints, FINALS)
-        convicted = {
-            name: _convicted(count, attempts.get(name, count))
-            for name, count in suspicions.items()
-            if count >= SUSPICIONS_THAT_CONVICT and name in names and name not in known
-        }
-        if Status.crash in self._retry:
-            convicted = {}
-        failed = {name: v for name, v in (known | convicted).items() if v.status is not Status.ok}
-        running = tuple(name for name in names if name not in failed)
-        ordered = (*running, *(name for name in names if name in failed))
-        rule = self._rule(plan, ordered, [screened[name].us for name in running])
-        blocks, device = recorded_blocks(ordered, len(running), self._checkpoint.blocks(plan.shape, fingerprints), rule)
-        contest = Contest(
-            rule,
-            SAMPLE_SEED,
-            block_calls=_calls([screened[name].us for name in running]),
-            blocks=blocks,
-            device=device,
+        return contest_on_record(
+            self._checkpoint,
+            plan.shape,
+            names,
+            {name: screened[name].us for name in names},
+            fingerprints,
+            lambda ordered, running_us: self._rule(plan, ordered, running_us),
+            retry=self._retry,
         )
-        over = all(name in known for name in running) and not (blocks and rule.active(range(len(running)), blocks))
-        results = known | failed if over and (blocks or not running) else failed
-        return Finals(ordered, len(running), rule, contest, list(blocks), results, attempts, convicted)
 
     def group(self, plan: ShapePlan, finals: Finals, fingerprints: Mapping[str, str]) -> Group:
         """What a lane carries out."""
@@ -159,11 +141,61 @@ class FinalsPlanner:
     def _rule(self, plan: ShapePlan, names: Sequence[str], running_us: Sequence[float]) -> FinalsRule | RaceRule:
         settings = self.settings
         kept = frozenset(names.index(name) for name in (plan.incumbent, plan.default) if name in names)
-        most = max(settings.rounds, _most_blocks(running_us))
+        most = max(settings.rounds, most_blocks(running_us))
         if settings.strategy == "race":
             return RaceRule(kept, settings.delta_pct, DEFAULT_RACE.alpha, settings.rounds, most)
         incumbent = names.index(plan.incumbent) if plan.incumbent in names else None
         return FinalsRule(incumbent, kept, settings.rounds, most, settings.policy.min_improvement_pct)
+
+
+def contest_on_record(
+    checkpoint: Checkpoint,
+    shape: Mapping[str, Any],
+    names: Sequence[str],
+    expected_us: Mapping[str, float],
+    fingerprints: Mapping[str, str],
+    make_rule: Callable[[Sequence[str], Sequence[float]], FinalsRule | RaceRule],
+    *,
+    phase: str = FINALS,
+    retry: frozenset[Status] = frozenset(),
+) -> Finals:
+    """A contest as it stands on record.
+
+    Args:
+        checkpoint: what is on record.
+        shape: whose contest it is.
+        names: of the entrants, in the order that breaks ties.
+        expected_us: about how long each takes.
+        fingerprints: of each.
+        make_rule: from the names by their index in the blocks, and the latencies of those that can still run.
+        phase: of its rows.
+        retry: failures of earlier runs that do not count.
+    """
+    known = {
+        name: verdict
+        for name, verdict in checkpoint.finished_results(shape, fingerprints, phase).items()
+        if name in names and verdict.status not in retry
+    }
+    attempts = checkpoint.attempts(shape, phase)
+    suspicions = checkpoint.suspects(shape, fingerprints, phase)
+    convicted = {
+        name: _convicted(count, attempts.get(name, count))
+        for name, count in suspicions.items()
+        if count >= SUSPICIONS_THAT_CONVICT and name in names and name not in known
+    }
+    if Status.crash in retry:
+        convicted = {}
+    failed = {name: v for name, v in (known | convicted).items() if v.status is not Status.ok}
+    running = tuple(name for name in names if name not in failed)
+    ordered = (*running, *(name for name in names if name in failed))
+    running_us = [expected_us[name] for name in running]
+    rule = make_rule(ordered, running_us)
+    rows = checkpoint.blocks(shape, fingerprints, phase)
+    blocks, device = recorded_blocks(ordered, len(running), rows, rule)
+    contest = Contest(rule, SAMPLE_SEED, block_calls=_calls(running_us), blocks=blocks, device=device)
+    over = all(name in known for name in running) and not (blocks and rule.active(range(len(running)), blocks))
+    results = known | failed if over and (blocks or not running) else failed
+    return Finals(ordered, len(running), rule, contest, list(blocks), results, attempts, convicted, phase)
 
 
 def recorded_blocks(
@@ -202,7 +234,7 @@ def _calls(running_us: Sequence[float]) -> int:
     return max(1, min(DEFAULT_RACE.block_calls, int(_CALLS_US / slowest)))
 
 
-def _most_blocks(running_us: Sequence[float]) -> int:
+def most_blocks(running_us: Sequence[float]) -> int:
     """The cap, for candidates of these latencies."""
     calls = _calls(running_us)
     block_us = sum(max(Contest.block_us, calls * us) for us in running_us)

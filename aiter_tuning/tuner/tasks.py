@@ -6,6 +6,7 @@
     Family.reference   ◀── MakeReference(reference)   ref_func(inputs)
     Family.run         ◀── RunCandidate(reference, config)
     Family.prepare     ◀── PreparedCandidate.prepare  only where the family defines it
+    Family.serve       ◀── ServeShape                 see serving_tasks
 
 What is pickled is the family's reference (a few words) and a config; the worker loads the family the first time and
 keeps it. Nothing of the operator itself travels, so a task stays small and a broken import is the worker's finding.
@@ -32,6 +33,9 @@ class MakeInputs:
     family: str
 
     def __call__(self, shape: Mapping[str, Any], seed: int, *, device: Any) -> Inputs:
+        from aiter_tuning.serving import record_misses
+
+        record_misses(None)  # what a worker looks up is not asked for by serving
         return load_family(self.family).inputs(shape, str(device), seed)
 
 
@@ -80,14 +84,29 @@ class FamilyTasks:
 
     def group(self, plan: ShapePlan, candidates: Sequence[Candidate], logbook: Logbook | None = None) -> Group:
         """Candidates of one shape as a group, in the order given."""
-        shape = dict(plan.shape)
+        ways = [
+            ((one.kernel_id, one.split_k, one.name), self._run(self.reference, dict(one.config), plan.work))
+            for one in candidates
+        ]
+        return self.group_of(plan.shape, plan.label, plan.work, ways, logbook)
+
+    def group_of(
+        self,
+        shape: Mapping[str, Any],
+        label: str,
+        work: Work,
+        ways: Sequence[tuple[tuple[Any, ...], Callable[..., Any]]],
+        logbook: Logbook | None = None,
+    ) -> Group:
+        """Any ways to compute one shape as a group: how each is told, and what a worker calls with the inputs."""
+        shape = dict(shape)
         key = tuple(shape.values())
         tasks = tuple(
             MpTunerTask(
-                info=(key, candidate.kernel_id, candidate.split_k, candidate.name),
+                info=(key, *told),
                 gen_data=self._make_inputs,
                 gen_args=(shape, self.seed),
-                func=self._run(self.reference, dict(candidate.config), plan.work),
+                func=func,
                 args=(ALL_INPUTS,),
                 kwargs=self.kwargs,
                 ref_func=self._make_reference,
@@ -99,10 +118,10 @@ class FamilyTasks:
                 max_abs_delta=self.tolerance.max_abs_delta,
                 output_keys=self.output_keys,
             )
-            for candidate in candidates
+            for told, func in ways
         )
-        cost = expected_cost(plan.work, len(tasks))
-        return Group(tasks, tuple(range(len(tasks))), label=plan.label, cost=cost, logbook=logbook)
+        cost = expected_cost(work, len(tasks))
+        return Group(tasks, tuple(range(len(tasks))), label=label, cost=cost, logbook=logbook)
 
 
 def expected_cost(work: Work, candidates: int) -> float:
