@@ -173,6 +173,8 @@ class TunerCommon:
             poison = PoisonList(self.family.name, device, self._fingerprint(work).fields, self._clocks(arguments))
             runs = shape_runs(self.family, arguments, plans, checkpoint, poison)
             already = len(work.shapes) - len(runs)
+            if (gone := _gone_text(self.family, runs)) is not None:
+                reporter.note(gone)
             for note in poison.notes():
                 reporter.note(note)
             tasks = FamilyTasks(
@@ -309,6 +311,19 @@ class TunerCommon:
             for run in runs
         )
         return RunOverview(self.family.name, _name(work.device), len(work.devices), tuple(planned), already)
+
+
+def _gone_text(family: Family, runs: Sequence[ShapeRun]) -> str | None:
+    """Rows that serving passes over, since the family does not know their kernels."""
+    gone = [run.plan for run in runs if run.plan.published is not None and run.plan.today.row != run.plan.incumbent]
+    if not gone:
+        return None
+    rows = "1 row names a kernel" if len(gone) == 1 else f"{len(gone)} rows name kernels"
+    first = gone[0]
+    return (
+        f"{rows} that {family.name} does not know; serving runs the default there, and they are replaced: "
+        f"{first.today.row} for {first.label}" + (" and others" if len(gone) > 1 else "")
+    )
 
 
 def _finals_settings(arguments: TuneArguments) -> FinalsSettings:

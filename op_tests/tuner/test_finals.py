@@ -18,6 +18,7 @@ from aiter_tuning.tuner.finals import recorded_blocks
 from aiter_tuning.tuner.finals_rule import FinalsRule
 from aiter_tuning.tuner.outcome import ExitCode, Verdict
 from aiter_tuning.tuner.race_rule import RaceRule
+from aiter_tuning.tuner.reporter import Silent
 
 CLOSE = {"steady": 100.0, "quick": 94.0, "other": 95.0, "slow": 120.0}
 """As the screening has them."""
@@ -41,7 +42,12 @@ def out(tmp_path):
 
 @pytest.fixture
 def tune(family, out, scripted, shapes):
-    def run(finals=None, screening=CLOSE, sizes=(8,), **flags):
+    def run(finals=None, screening=CLOSE, sizes=(8,), notes=None, **flags):
+        class Notes(Silent):
+            def note(self, text):
+                if notes is not None:
+                    notes.append(text)
+
         def finals_script(shape, name, block):
             answer = finals(name, block) if callable(finals) else (finals or screening)[name]
             return (
@@ -52,7 +58,7 @@ def tune(family, out, scripted, shapes):
 
         pool = scripted(screening, finals_script)
         args = argparse.Namespace(untune_file=str(shapes(*sizes)), tune_file=str(out), **flags)
-        return TunerCommon(family).run(args, pool=pool), pool
+        return TunerCommon(family).run(args, Notes(), pool=pool), pool
 
     return run
 
@@ -277,11 +283,13 @@ def test_a_row_whose_kernel_is_gone_is_replaced(tune, out, family, monkeypatch):
     left = [Candidate(name, {"do": name}) for name in ("steady", "slow")]
     monkeypatch.setattr(type(family), "candidates", lambda self, shape, device: left)
 
-    summary, _ = tune(all=True)
+    notes = []
+    summary, _ = tune(all=True, notes=notes)
 
     assert kernels(out, family) == {8: "steady"}
     assert summary.shapes[0].verdict is Verdict.default_reclaimed
     assert "the row named quick" in summary.shapes[0].reason
+    assert [note for note in notes if note.startswith("1 row names a kernel that tiny does not know")]
 
 
 @pytest.mark.parametrize(
