@@ -45,6 +45,10 @@ def plus_one_in_place(a, out):
     return out.add_(1)
 
 
+def one_more(a):
+    return a + 1
+
+
 def entrant(func, size_bytes):
     return MpTunerTask(
         info=("shape", func.__name__),
@@ -53,7 +57,7 @@ def entrant(func, size_bytes):
         func=func,
         args=(["a", "out"],),
         kwargs={"num_warmup": 3},
-        ref_func=lambda a: a + 1,
+        ref_func=one_more,
         ref_args=(["a"],),
         ref_kwargs={},
         ref=None,

@@ -145,7 +145,10 @@ class FakeGpu:
 
 
 class FakeSource:
-    """Records of the fake GPU; ``lose`` are the collections of which one record is lost."""
+    """Records of the fake GPU; ``lose`` are the collections of which one record is lost.
+
+    As with CUPTI, whatever runs between two collections comes with the second, until the source is stopped.
+    """
 
     def __init__(self, gpu: FakeGpu, *, lose: Sequence[int] = (), deaf: bool = False, scale: float = 1.0) -> None:
         self._gpu, self._lose, self._deaf, self._scale = gpu, set(lose), deaf, scale
@@ -153,11 +156,13 @@ class FakeSource:
         self.is_on = False
 
     def start(self) -> None:
-        self.is_on, self._gpu.records = True, []
+        self.is_on = True
+        if self._gpu.records is None:
+            self._gpu.records = []
 
     def collect(self) -> Sequence[Record]:
         self.collections += 1
-        records, self._gpu.records = self._gpu.records or [], None
+        records, self._gpu.records = self._gpu.records or [], [] if self.is_on else None
         if self._deaf:
             return []
         if self.collections in self._lose:

@@ -143,6 +143,7 @@ def test_the_flush_between_replays_of_small_inputs_is_not_in_the_latency(gpu: Fa
         timer = DeviceTimer(gpu, modes[mode]())
         read[cost] = timed(timer, call_of(gpu, 20.0, size=64), iters=128)
         assert gpu.flushes and timer.flags.count("hot_cache") == 0
+        timer.close()
     assert read[40.0] == pytest.approx(read[4000.0], rel=0.01)
     assert read[4000.0] < 35
 

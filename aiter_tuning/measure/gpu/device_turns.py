@@ -148,6 +148,8 @@ class DeviceTurns:
         timer.prepare(steps.call, warmup=steps.warmup, iters=calls, restore=steps.restore, hurry=True, ring=ring)
         if not timer.unclean:
             self._us[entrant.index] = median(timer.burst(calls).samples_us)
+            if timer.source is not None:  # else what the next one does to get ready comes with its records
+                timer.source.stop()
             self._put_back(entrant)
 
     def _make_alike(self) -> bool:
