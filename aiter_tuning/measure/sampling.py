@@ -122,7 +122,10 @@ def sample_in_bursts(
     Under a rule the milliseconds that have to pass are those from the first burst on, collecting included: it is by
     spreading over them that samples see the noise between windows.
     """
-    timer.prepare(call, warmup=warmup, iters=iters, restore=restore, hurry=rule is not None)
+    hopeless_us = math.inf if rule is None else rule.floor_factor * leader_us
+    timer.prepare(call, warmup=warmup, iters=iters, restore=restore, hurry=rule is not None, hopeless_us=hopeless_us)
+    if timer.floor_us > hopeless_us:
+        return Sampled(timer.floor_us, warmup, censored=True)
     samples: list[float] = []
     made, us = 0, timer.rough_us
     began = perf_counter()

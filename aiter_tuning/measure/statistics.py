@@ -47,6 +47,8 @@ class StopRule:
     """Confidence of the lower bound; 0.95 needs five readings."""
     warmup_factor: float = 4.0
     """The same while warming up, where calls may be slow for reasons that pass."""
+    floor_factor: float = 2.0
+    """The same for the fastest of a GPU's warm-up calls, launching taken off."""
 
     def __post_init__(self) -> None:
         if self.target_se_pct < 0 or self.min_ms < 0:

@@ -13,6 +13,7 @@ only where one is asked for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from time import perf_counter_ns
@@ -79,12 +80,23 @@ class BurstTimer(Protocol):
     """Known once it is prepared."""
     rough_us: float
     """What a call took while warming up, launching included; NaN if it was not warmed up."""
+    floor_us: float
+    """What it took at least, without launching; 0 if that is not known."""
     flags: tuple[str, ...]
     """What the record should say about the samples; complete after the last burst."""
     unclean: str
     """Why the process should be replaced before it is trusted with another candidate; empty: it need not be."""
 
-    def prepare(self, call: Call, *, warmup: int, iters: int, restore: Callable[[], None] | None, hurry: bool) -> None:
+    def prepare(
+        self,
+        call: Call,
+        *,
+        warmup: int,
+        iters: int,
+        restore: Callable[[], None] | None,
+        hurry: bool,
+        hopeless_us: float = math.inf,
+    ) -> None:
         """Gets ready to time ``call``; nothing is done the second time.
 
         Args:
@@ -93,6 +105,7 @@ class BurstTimer(Protocol):
             iters: timed calls that will be asked for in all.
             restore: puts the inputs back before each single call.
             hurry: a slow candidate is warmed up with fewer calls.
+            hopeless_us: with a ``floor_us`` above this nothing more is done; such a call is not to be timed.
         """
         ...
 

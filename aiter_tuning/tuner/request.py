@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from aiter_tuning.devices.device import Device, NoDeviceError
-from aiter_tuning.devices.discovery import device_notes, discover, kind_of
+from aiter_tuning.devices.discovery import MixedModelsError, device_notes, discover, kind_of, require_one_model
 from aiter_tuning.devices.torch_facts import torch_build
 from aiter_tuning.keys import Shape
 from aiter_tuning.measure.timer import check_timer
@@ -51,6 +51,10 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
     except OSError as error:
         raise UsageError(f"--untune_file {arguments.untune_file}: {error.strerror or error}") from error
     devices = pool.devices if pool is not None else _devices(family, arguments)
+    try:
+        require_one_model(devices)
+    except MixedModelsError as error:
+        raise UsageError(str(error)) from None
     device = devices[0]
     try:
         check_timer(arguments.timer, "cpu" if device.torch_device == "cpu" else "cuda")

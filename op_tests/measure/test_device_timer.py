@@ -111,6 +111,19 @@ def test_a_steady_candidate_stops_early_and_a_hopeless_one_at_once(gpu: FakeGpu)
     assert hopeless.censored and 150 < hopeless.us <= 1001 and hopeless.calls < 15
 
 
+@pytest.mark.parametrize(("us", "warmup", "condemned"), [(1000.0, 5, True), (150.0, 5, False), (1000.0, 2, False)])
+def test_one_that_its_warm_up_shows_to_be_hopeless_is_neither_captured_nor_timed(
+    gpu: FakeGpu, us: float, warmup: int, condemned: bool
+) -> None:
+    timer = DeviceTimer(gpu, kernel(gpu))
+    sampled = sample_in_bursts(
+        timer, call_of(gpu, us), warmup=warmup, iters=101, rule=StopRule(min_ms=0.0), leader_us=100.0
+    )
+    assert (gpu.replays == 0, len(gpu.executed) == warmup) == (condemned, condemned)
+    if condemned:
+        assert sampled.censored and sampled.calls == warmup and 0.95 * us < sampled.us <= us
+
+
 def test_a_slow_candidate_is_warmed_up_with_fewer_calls_when_there_is_a_rule(gpu: FakeGpu) -> None:
     call = call_of(gpu, 50_000.0, size=8 * MB)
     DeviceTimer(gpu, event()).prepare(call, warmup=5, iters=10, restore=None, hurry=True)

@@ -39,6 +39,10 @@ _REPLAY_US = 400.0
 _RECORD_TRIES = 2
 _SUSPICIONS = 3
 _HURRIED_WARMUP_S = 0.01
+_EVENT_US = 10.0
+"""More than two events and the way to the device add to a call."""
+_FLOOR_CALLS = 3
+"""Warm-up calls before the fastest of them says anything."""
 _KEPT_SAMPLES = 256
 """Enough to tell whether a candidate is launch-bound."""
 
@@ -64,6 +68,7 @@ class DeviceTimer:
         self.name = mode.name
         self.calls_per_sample = 1
         self.rough_us = math.nan
+        self.floor_us = 0.0
         self.unclean = ""
         self.gpu = self._gpu = gpu
         self.records_per_launch = 0
@@ -104,6 +109,7 @@ class DeviceTimer:
         iters: int,
         restore: Callable[[], None] | None,
         hurry: bool,
+        hopeless_us: float = math.inf,
         ring: Ring | None = None,
     ) -> None:
         """See the protocol; ``ring`` holds copies of the call that exist already."""
@@ -117,6 +123,8 @@ class DeviceTimer:
             else:
                 self._ring, self._plan = ring
             self._warm_up(warmup, hurry)
+            if self.floor_us > hopeless_us:
+                return
             if self._wants_graph and restore is None:
                 self._capture(iters, replay_once=warmup > 0)
         if self._graph is None and self._source is None:
@@ -245,19 +253,26 @@ class DeviceTimer:
 
     def _warm_up(self, calls: int, hurry: bool) -> None:
         began = perf_counter()
+        floors: list[float] = []
         for _ in range(calls):
             if self._restore is not None:
                 self._restore()
             start, end = self._gpu.event(), self._gpu.event()
+            launching = perf_counter()
             start.record(self._gpu.stream)
             self._call_next()
             end.record(self._gpu.stream)
+            launched = perf_counter()
             end.synchronize()
-            self._warmup_us.append(start.elapsed_time(end) * 1000.0)
+            us = start.elapsed_time(end) * 1000.0
+            self._warmup_us.append(us)
+            floors.append(us - (launched - launching) * 1e6 - _EVENT_US)
             if hurry and perf_counter() - began > _HURRIED_WARMUP_S:
                 break
         if self._warmup_us:
             self.rough_us = min(self._warmup_us)
+        if len(floors) >= _FLOOR_CALLS:
+            self.floor_us = max(0.0, min(floors))
 
     def _capture(self, iters: int, *, replay_once: bool) -> None:
         ring = self._ring
