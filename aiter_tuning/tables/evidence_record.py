@@ -67,6 +67,8 @@ class Evidence:
     """``torch``, ``triton``, ``driver``, …"""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     """``run``, ``winner`` and ``candidates``."""
+    served: Mapping[str, Any] = field(default_factory=dict)
+    """``before`` and ``after``: the public operator under the old and the new row; empty: that was not compared."""
     command: str = ""
     began: str = ""
     """When the shape's first candidate started, ISO 8601."""
@@ -135,6 +137,7 @@ def _record(found: Mapping[str, Any]) -> Evidence:
         conditions=_mapping(found, "conditions"),
         versions=_mapping_of_texts(found, "versions"),
         fingerprints=_mapping_of_texts(found, "fingerprints"),
+        served=_mapping(found, "served") if "served" in found else {},
         command=_text(found, "command"),
         began=_moment(found, "began"),
         ended=_moment(found, "ended"),

@@ -54,7 +54,7 @@ class Choice:
     @property
     def keeps_row(self) -> bool:
         """Whether a published row stays as it is."""
-        return self.winner is None or self.verdict in (Verdict.retained, Verdict.ambiguous)
+        return self.winner is None or self.verdict in (Verdict.retained, Verdict.ambiguous, Verdict.not_served)
 
 
 def is_correct(measurement: Measurement | None, err_ratio: float) -> bool:

@@ -14,6 +14,7 @@ from aiter_tuning.tuner.final_choice import choose_finalist
 from aiter_tuning.tuner.finals import Finals, FinalsSettings
 from aiter_tuning.tuner.outcome import Verdict
 from aiter_tuning.tuner.paired import timed_in
+from aiter_tuning.tuner.served import Served
 from aiter_tuning.tuner.shape_run import ShapeRun
 
 
@@ -32,6 +33,8 @@ class Decision:
     """By their index in the blocks."""
     is_complete: bool
     """Nothing was left to measure."""
+    served: Served | None = None
+    """What serving runs before and after, where that was compared."""
 
     @property
     def publishable(self) -> bool:

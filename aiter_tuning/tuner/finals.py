@@ -72,6 +72,8 @@ class Finals:
     """Verdicts that follow from the record and are still to be put there."""
     phase: str = FINALS
     """Of its rows in the checkpoint."""
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """Of each there."""
 
     @property
     def is_over(self) -> bool:
@@ -195,7 +197,7 @@ def contest_on_record(
     contest = Contest(rule, SAMPLE_SEED, block_calls=_calls(running_us), blocks=blocks, device=device)
     over = all(name in known for name in running) and not (blocks and rule.active(range(len(running)), blocks))
     results = known | failed if over and (blocks or not running) else failed
-    return Finals(ordered, len(running), rule, contest, list(blocks), results, attempts, convicted, phase)
+    return Finals(ordered, len(running), rule, contest, list(blocks), results, attempts, convicted, phase, fingerprints)
 
 
 def recorded_blocks(

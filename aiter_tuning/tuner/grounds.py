@@ -23,6 +23,7 @@ from aiter_tuning.tuner.choice import Choice
 from aiter_tuning.tuner.outcome import Verdict
 from aiter_tuning.tuner.paired import timed_in
 from aiter_tuning.tuner.plan import ShapePlan
+from aiter_tuning.tuner.served import Served, Side
 
 Conditions = Callable[[str, float], Mapping[str, Any]]
 """What was read of a device, by its UUID, since a moment of the monotonic clock."""
@@ -70,6 +71,7 @@ class Grounds:
         fingerprints: Mapping[str, str],
         began: str,
         since: float,
+        served: Served | None = None,
     ) -> Evidence:
         """The record of one decision.
 
@@ -84,6 +86,7 @@ class Grounds:
             fingerprints: of the candidates.
             began: when the shape's first candidate started.
             since: the same on the monotonic clock.
+            served: what serving ran before and after.
         """
 
         def timed(name: str | None) -> Timed | None:
@@ -126,6 +129,7 @@ class Grounds:
                 "winner": fingerprints.get(choice.winner or "", ""),
                 "candidates": _digest(fingerprints),
             },
+            served={} if served is None else _served(served),
             command=command_line(),
             began=began,
             ended=now(),
@@ -138,6 +142,15 @@ def _samples(name: str, finalists: Sequence[str], blocks: Sequence[Block]) -> tu
     index = finalists.index(name)
     samples = [timed_in(block).get(index) for block in blocks]
     return tuple(None if us is None else round(us, 4) for us in samples)
+
+
+def _served(served: Served) -> dict[str, Any]:
+    def side(one: Side | None) -> dict[str, Any] | None:
+        if one is None:
+            return None
+        return {"name": one.kernel, "us": one.us, "samples_us": list(one.samples_us), "failure": one.failure}
+
+    return {"before": side(served.before), "after": side(served.after)}
 
 
 def _flags(name: str | None, measurements: Mapping[str, Measurement]) -> Iterable[str]:

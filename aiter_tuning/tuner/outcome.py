@@ -11,6 +11,7 @@ from typing import Any
 
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
+from aiter_tuning.tuner.served import Served
 
 
 class ExitCode(IntEnum):
@@ -18,6 +19,7 @@ class ExitCode(IntEnum):
 
     done = 0
     no_correct_candidate = 1
+    """Or none that serving can run."""
     usage = 2
     interrupted = 3
     no_device = 4
@@ -41,6 +43,8 @@ class Verdict(StrEnum):
     """What runs today could not be timed: the row names the best, improvement unverified."""
     default_reclaimed = "default_reclaimed"
     """The default is best while an old row overrides it; the row is replaced by the default's."""
+    not_served = "not_served"
+    """The new row fails, or is slower, as serving runs it, or what serving runs today does: no row is written."""
     failed = "failed"
     """No candidate is correct; no row."""
     incomplete = "incomplete"
@@ -76,6 +80,10 @@ class ShapeOutcome:
     """Candidates whose result was on record already."""
     published: bool = False
     """Whether a row was written."""
+    proposed: bool = False
+    """Whether a row would have been, had the run been allowed to (``--update_improved``)."""
+    served: Served | None = None
+    """What serving runs before and after; None: that was not compared."""
     incumbent: str = ""
     """What ran before: the published row's candidate, else the default."""
     margin_pct: float | None = None
@@ -167,4 +175,4 @@ def exit_code_of(
         return ExitCode.no_device
     if stopped or Verdict.incomplete in verdicts:
         return ExitCode.interrupted
-    return ExitCode.no_correct_candidate if Verdict.failed in verdicts else ExitCode.done
+    return ExitCode.no_correct_candidate if verdicts & {Verdict.failed, Verdict.not_served} else ExitCode.done

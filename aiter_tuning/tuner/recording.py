@@ -5,7 +5,8 @@
     (worker)     ─▶ checkpoint "started", "finished", blocks of finals, by the shape's logbook
     measured     ─▶ checkpoint "finished", if the worker could not: it is dead, or was killed
     stopped      ─▶ checkpoint "stopped"   (a person ended the run: no suspicion)
-    follow_up    ─▶ the finals of the shape that was screened, next on the same lane
+    follow_up    ─▶ the finals of the shape that was screened, then with --compare what serving makes of the decision,
+                     next on the same lane
     group_ended  ─▶ decide ─▶ publisher (evidence, then the row), profile; checkpoint synced
     tick         ─▶ publisher, if rows have waited long enough
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,16 +26,19 @@ from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import LaneView, Watcher
 from aiter_tuning.status import Status
 from aiter_tuning.tables.checkpoint import Checkpoint
-from aiter_tuning.tables.checkpoint_row import DECISION, FINALS, SCREEN
+from aiter_tuning.tables.checkpoint_row import COMPARISON, DECISION, FINALS, SCREEN
+from aiter_tuning.tables.evidence import Evidence
 from aiter_tuning.task import Group
+from aiter_tuning.tuner.comparison import ComparisonPlanner
 from aiter_tuning.tuner.deciding import Decision, decide
 from aiter_tuning.tuner.finals import Finals, FinalsPlanner
 from aiter_tuning.tuner.grounds import Grounds, now
-from aiter_tuning.tuner.outcome import FailureCause, ShapeOutcome, gather_causes, merge_causes
+from aiter_tuning.tuner.outcome import FailureCause, ShapeOutcome, Verdict, gather_causes, merge_causes
 from aiter_tuning.tuner.poison_list import PoisonList
 from aiter_tuning.tuner.profile_file import ProfileFile
 from aiter_tuning.tuner.publishing import Publisher, WriteFailedError, tuned_row
 from aiter_tuning.tuner.reporter import Reporter
+from aiter_tuning.tuner.served_choice import after_name, judge_served, served_of
 from aiter_tuning.tuner.shape_run import ShapeRun
 
 MOST_CAUSES = 1000
@@ -58,7 +62,11 @@ class Recorder(Watcher):
         grounds: Grounds,
         publish_incomplete: bool,
         poison: PoisonList | None = None,
+        comparer: ComparisonPlanner | None = None,
+        update: bool = True,
     ) -> None:
+        """Args: where all of it goes; ``comparer``: with it no row is written that serving was not seen to run;
+        ``update``: whether the tuned table is written, or another one in its place."""
         self._runs = runs
         self._groups: dict[int, _Place] = {}
         self._planner = planner
@@ -69,68 +77,73 @@ class Recorder(Watcher):
         self._grounds = grounds
         self._publish_incomplete = publish_incomplete
         self._poison = poison
+        self._comparer = comparer
+        self._update = update
+        self._phases: dict[int, str] = {}
+        """What is next of runs that were screened earlier."""
+        self._followed: set[int] = set()
+        """Groups whose shape goes on in another one."""
         self.outcomes: dict[int, ShapeOutcome] = {}
         self.causes: tuple[FailureCause, ...] = ()
 
     def watch(self, numbers: Sequence[int]) -> None:
         """Which run each of the pool's groups is; those without anything left to screen are finals."""
-        self._groups = {group: _Place(number, not self._runs[number].todo) for group, number in enumerate(numbers)}
-        for number, is_finals in self._groups.values():
-            if is_finals:
-                self._finals_begin(number)
+        self._groups = {group: _Place(number, self._phases.get(number, SCREEN)) for group, number in enumerate(numbers)}
+        for place in self._groups.values():
+            self._contest_begins(place)
 
     # What the pool tells.
 
     def measured(self, group: int, index: int, measurement: Measurement, *, logged: bool) -> None:
-        run, name, finals = self._find(group, index)
-        earlier = run.attempts if finals is None else finals.attempts
+        run, name, contest = self._find(group, index)
+        earlier = run.attempts if contest is None else contest.attempts
         measurement = replace(measurement, attempt=measurement.attempt + earlier.get(name, 0))
         if not run.began:
             run.began, run.since = now(), time.monotonic()
         if logged:
             self._record(self._checkpoint.sync_if_due)
-            (run.results if finals is None else finals.results)[name] = measurement
+            (run.results if contest is None else contest.results)[name] = measurement
         else:
-            self.put_on_record(run, name, measurement, finals)
-        if self._poison is not None:
+            self.put_on_record(run, name, measurement, contest)
+        if self._poison is not None and name in run.fingerprints:
             self._poison.saw(run.plan.shape, name, run.fingerprints[name], measurement)
-        if finals is None:
+        if contest is None:
             self._reporter.candidate_measured(self._groups[group].run, index, measurement)
 
     def stopped(self, group: int, index: int, attempt: int) -> None:
-        run, name, finals = self._find(group, index)
-        attempt += (run.attempts if finals is None else finals.attempts).get(name, 0)
-        shape, fingerprint, phase = run.plan.shape, run.fingerprints[name], SCREEN if finals is None else FINALS
+        run, name, contest = self._find(group, index)
+        attempt += (run.attempts if contest is None else contest.attempts).get(name, 0)
+        shape, (phase, prints) = run.plan.shape, _on_record(run, contest)
         self._record(
-            lambda: self._checkpoint.stopped(shape, name, phase=phase, attempt=attempt, fingerprint=fingerprint)
+            lambda: self._checkpoint.stopped(shape, name, phase=phase, attempt=attempt, fingerprint=prints[name])
         )
 
     def block_done(self, group: int, block: Block) -> None:
-        number = self._groups[group].run
-        finals = self._runs[number].finals
-        assert finals is not None
-        finals.take(block)
+        place = self._groups[group]
+        contest = self._contest(place)
+        assert contest is not None
+        contest.take(block)
         self._record(self._checkpoint.sync_if_due)
-        self._reporter.block_done(number, block.number, len(block.order))
+        self._reporter.block_done(place.run, block.number, len(block.order))
 
     def follow_up(self, group: int, results: Sequence[Measurement], number: int) -> Group | None:
         place = self._groups[group]
         run = self._runs[place.run]
-        if place.is_finals or not self._plan_finals(run) or run.finals is None or run.finals.is_over:
+        contest = self._next(run)
+        if contest is None or contest.phase == place.phase:  # else it was cut short
             return None
-        self._groups[number] = _Place(place.run, True)
-        self._finals_begin(place.run)
-        return self._planner.group(run.plan, run.finals, run.fingerprints)
+        self._followed.add(group)
+        self._groups[number] = follows = _Place(place.run, contest.phase)
+        self._contest_begins(follows)
+        return self._contest_group(run, contest)
 
     def group_ended(self, group: int, results: Sequence[Measurement]) -> None:
-        place = self._groups[group]
-        finals = self._runs[place.run].finals
-        if place.is_finals or finals is None or finals.is_over:  # else they follow
-            self.conclude(place.run)
+        if group not in self._followed:
+            self.conclude(self._groups[group].run)
 
     def output(self, group: int, index: int, text: str) -> None:
         place = self._groups[group]
-        if not place.is_finals:  # there it prints what it has printed before
+        if place.phase == SCREEN:  # in a contest it prints what it has printed before
             self._reporter.candidate_printed(place.run, index, text)
 
     def note(self, text: str) -> None:
@@ -144,25 +157,36 @@ class Recorder(Watcher):
 
     # What follows from it.
 
-    def put_on_record(self, run: ShapeRun, name: str, measurement: Measurement, finals: Finals | None = None) -> None:
+    def put_on_record(self, run: ShapeRun, name: str, measurement: Measurement, contest: Finals | None = None) -> None:
         """Writes a candidate's verdict to the checkpoint and keeps it for the choice."""
-        shape, fingerprint, phase = run.plan.shape, run.fingerprints[name], SCREEN if finals is None else FINALS
-        self._record(lambda: self._checkpoint.finished(shape, name, measurement, phase=phase, fingerprint=fingerprint))
-        (run.results if finals is None else finals.results)[name] = measurement
+        shape, (phase, prints) = run.plan.shape, _on_record(run, contest)
+        self._record(lambda: self._checkpoint.finished(shape, name, measurement, phase=phase, fingerprint=prints[name]))
+        (run.results if contest is None else contest.results)[name] = measurement
 
     def take_up(self) -> dict[int, Callable[[], Group]]:
-        """Concludes the shapes that have nothing left to measure; the finals of those that have nothing else left."""
+        """Concludes the shapes that have nothing left to measure; the contests of those that have nothing else left."""
         contests: dict[int, Callable[[], Group]] = {}
         for number, run in enumerate(self._runs):
             for name, measurement in run.convicted.items():
                 self.put_on_record(run, name, measurement)
             if run.todo:
                 continue
-            if self._plan_finals(run) and run.finals is not None and not run.finals.is_over:
-                contests[number] = partial(self._planner.group, run.plan, run.finals, run.fingerprints)
+            contest = self._next(run)
+            if contest is not None:
+                self._phases[number] = contest.phase
+                contests[number] = partial(self._contest_group, run, contest)
             else:
                 self.conclude(number)
         return contests
+
+    def _next(self, run: ShapeRun) -> Finals | None:
+        """The contest that a shape goes on with; None: its screening is not over, or all of it is."""
+        if not self._plan_finals(run):
+            return None
+        if run.finals is not None and not run.finals.is_over:
+            return run.finals
+        comparison = self._plan_comparison(run)
+        return comparison if comparison is not None and not comparison.is_over else None
 
     def _plan_finals(self, run: ShapeRun) -> bool:
         """Whether the screening is over, so that it is known who the finalists are."""
@@ -173,10 +197,35 @@ class Recorder(Watcher):
                 self.put_on_record(run, name, measurement, run.finals)
         return run.finals_planned
 
-    def _finals_begin(self, number: int) -> None:
-        finals = self._runs[number].finals
-        assert finals is not None
-        self._reporter.finals_began(number, finals.names[: finals.running], len(finals.blocks))
+    def _plan_comparison(self, run: ShapeRun) -> Finals | None:
+        """What serving makes of the decision on a shape whose finals are over, as far as it is on record."""
+        if self._comparer is not None and run.decision is None:
+            run.decision = decide(run, self._planner.settings)
+            run.comparison = self._comparer.plan(run.plan, run.decision, run.fingerprints)
+            for name, measurement in run.comparison.convicted.items() if run.comparison is not None else ():
+                self.put_on_record(run, name, measurement, run.comparison)
+        return run.comparison
+
+    def _contest_group(self, run: ShapeRun, contest: Finals) -> Group:
+        """What a lane is to carry out."""
+        if contest.phase == FINALS:
+            return self._planner.group(run.plan, contest, run.fingerprints)
+        assert self._comparer is not None and run.decision is not None and run.decision.choice.winner is not None
+        staged, winner = "", run.decision.choice.winner
+        if after_name(winner) in contest.names[: contest.running]:
+            row = tuned_row(
+                run.plan, run.plan.candidate(winner), run.decision.measurements[winner], self._grounds.device
+            )
+            try:
+                staged = self._comparer.tables.stage(row, self._evidence(run, run.decision, published=False))
+            except OSError as error:
+                raise WriteFailedError(f"a table could not be staged: {error.strerror or error}") from error
+        return self._comparer.group(run.plan, run.decision, contest, run.fingerprints, staged)
+
+    def _contest_begins(self, place: _Place) -> None:
+        contest = self._contest(place)
+        if contest is not None:
+            self._reporter.finals_began(place.run, contest.names[: contest.running], len(contest.blocks))
 
     def repair(self) -> None:
         """After a full disk, once nothing writes any more: the checkpoint holds whole rows only."""
@@ -207,32 +256,50 @@ class Recorder(Watcher):
         run = self._runs[index]
         self._record(self._checkpoint.sync)
         self._plan_finals(run)
-        decision = decide(run, self._planner.settings)
-        published = self._may_publish(run, decision)
-        if decision.is_complete or published:
-            self._publish(run, decision, published)
+        decision = self._decide(run)
+        writes = self._may_publish(run, decision)
+        if decision.is_complete or writes:
+            self._publish(run, decision, writes)
         if self._profile is not None and not run.missing:
             self._profile.append(run.plan, run.results)
-        outcome = outcome_of(run, decision, published)
+        outcome = outcome_of(run, decision, published=writes and self._update, proposed=writes)
         self.outcomes[index] = outcome
         label = run.plan.label
         failures = ((label, n, m) for n, m in decision.measurements.items() if m.status is not Status.ok)
         self.causes = merge_causes(self.causes, gather_causes(failures))[:MOST_CAUSES]
         self._reporter.shape_ended(index, outcome)
-        run.results, run.finals = {}, None  # thousands of shapes: what is needed is on record
+        run.results, run.finals, run.comparison = {}, None, None  # thousands of shapes: what is needed is on record
         return outcome
 
-    def _publish(self, run: ShapeRun, decision: Decision, published: bool) -> None:
+    def _decide(self, run: ShapeRun) -> Decision:
+        """From all that is known of a shape."""
+        settings = self._planner.settings
+        decision = decide(run, settings)
+        if self._comparer is None or not decision.is_complete:
+            return decision
+        comparison, winner = self._plan_comparison(run), decision.choice.winner
+        if comparison is None or winner is None:
+            return decision
+        if not comparison.is_over:
+            reason = f"what it serves is not compared yet, after {len(comparison.blocks)} blocks"
+            return replace(decision, verdict=Verdict.incomplete, reason=reason, is_complete=False)
+        served = served_of(comparison, run.plan.today, winner, settings.policy)
+        return judge_served(decision, run.plan, served, err_ratio=settings.err_ratio, policy=settings.policy)
+
+    def _publish(self, run: ShapeRun, decision: Decision, writes: bool) -> None:
         plan, winner = run.plan, decision.choice.winner
         row = None
         if winner is not None:
             measurement = decision.measurements[winner]
-            if published:
+            if writes:
                 row = tuned_row(plan, plan.candidate(winner), measurement, self._grounds.device)
             if decision.is_complete:
                 self._put_decision_on_record(run, winner, measurement)
-        evidence = self._grounds.evidence(
-            plan,
+        self._publisher.add(row, self._evidence(run, decision, published=writes and self._update))
+
+    def _evidence(self, run: ShapeRun, decision: Decision, *, published: bool) -> Evidence:
+        return self._grounds.evidence(
+            run.plan,
             decision.choice,
             verdict=decision.verdict,
             published=published,
@@ -242,8 +309,8 @@ class Recorder(Watcher):
             fingerprints=run.fingerprints,
             began=run.began or now(),
             since=run.since or time.monotonic(),
+            served=decision.served,
         )
-        self._publisher.add(row, evidence)
 
     def _put_decision_on_record(self, run: ShapeRun, winner: str, measurement: Measurement) -> None:
         """So that a resumed run knows that the shape is done with, whatever its row says."""
@@ -253,20 +320,24 @@ class Recorder(Watcher):
         self._record(lambda: self._checkpoint.finished(shape, winner, made, phase=DECISION, fingerprint=fingerprint))
 
     def _may_publish(self, run: ShapeRun, decision: Decision) -> bool:
-        if not decision.publishable or not (decision.is_complete or self._publish_incomplete):
+        unfinished = self._publish_incomplete and self._comparer is None
+        if not decision.publishable or not (decision.is_complete or unfinished):
             return False
         # A published row is only replaced by what was measured beside it, and not touched when it is retained.
         beside = run.plan.published is None or run.plan.incumbent in run.results
         return beside and (run.plan.published is None or not decision.choice.keeps_row)
 
     def _find(self, group: int, index: int) -> tuple[ShapeRun, str, Finals | None]:
-        """The shape, the candidate's name, and the finals if the group is those."""
+        """The shape, the candidate's name, and the contest if the group is one."""
         place = self._groups[group]
-        run = self._runs[place.run]
-        if not place.is_finals:
+        run, contest = self._runs[place.run], self._contest(place)
+        if contest is None:
             return run, run.todo[index].name, None
-        assert run.finals is not None
-        return run, run.finals.names[index], run.finals
+        return run, contest.names[index], contest
+
+    def _contest(self, place: _Place) -> Finals | None:
+        run = self._runs[place.run]
+        return {FINALS: run.finals, COMPARISON: run.comparison}.get(place.phase)
 
     def _record(self, write: Callable[[], Any]) -> None:
         try:
@@ -281,10 +352,15 @@ class _Place(NamedTuple):
     """What a group is."""
 
     run: int
-    is_finals: bool
+    phase: str
 
 
-def outcome_of(run: ShapeRun, decision: Decision, published: bool) -> ShapeOutcome:
+def _on_record(run: ShapeRun, contest: Finals | None) -> tuple[str, Mapping[str, str]]:
+    """The phase of rows, and the fingerprints in them."""
+    return (SCREEN, run.fingerprints) if contest is None else (contest.phase, contest.fingerprints)
+
+
+def outcome_of(run: ShapeRun, decision: Decision, *, published: bool, proposed: bool) -> ShapeOutcome:
     """A decision for reports."""
     plan, choice, measurements = run.plan, decision.choice, decision.measurements
     default = measurements.get(plan.default)
@@ -308,4 +384,6 @@ def outcome_of(run: ShapeRun, decision: Decision, published: bool) -> ShapeOutco
         counts={status: count for status, count in counts.items() if count},
         resumed=run.resumed,
         published=published,
+        proposed=proposed,
+        served=decision.served,
     )

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.tuner.family import Candidate
 from aiter_tuning.tuner.finals import Finals
 from aiter_tuning.tuner.plan import ShapePlan
+
+if TYPE_CHECKING:
+    from aiter_tuning.tuner.deciding import Decision
 
 
 @dataclass
@@ -29,6 +33,10 @@ class ShapeRun:
     finals: Finals | None = None
     finals_planned: bool = False
     """Whether it is known what ``finals`` is: None then means that there is nothing to compare."""
+    decision: Decision | None = None
+    """Of the finals, once they are over, where what serving makes of it is to be compared."""
+    comparison: Finals | None = None
+    """What serving runs today beside what it would run by that decision."""
     began: str = ""
     """When its first candidate was measured, as evidence has it; empty: none was yet."""
     since: float = 0.0

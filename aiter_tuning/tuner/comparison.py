@@ -1,0 +1,180 @@
+"""``--compare``: what serving runs for a shape today and what it would run with the new row, timed in turns.
+
+::
+
+    finals ─▶ decision ─▶ staged table: the new row alone ─┐
+    -o as it was when the run began ─ a copy of it ────────┴▶ Group of two ServeShape with a Contest ─▶ served_choice
+
+Where no row is to change, what serving runs today is timed and checked alone. The contest is put on record like the
+finals, so that a run that was killed goes on after its last block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from aiter_tuning.measurement import Measurement
+from aiter_tuning.status import Status
+from aiter_tuning.tables.checkpoint import Checkpoint
+from aiter_tuning.tables.checkpoint_row import COMPARISON
+from aiter_tuning.tables.evidence import Evidence, append_evidence, evidence_path
+from aiter_tuning.tables.tuned import TunedCsv, TunedRow
+from aiter_tuning.task import Group
+from aiter_tuning.tuner.deciding import Decision
+from aiter_tuning.tuner.family import Family
+from aiter_tuning.tuner.finals import Finals, FinalsSettings, contest_on_record, most_blocks
+from aiter_tuning.tuner.finals_rule import FinalsRule
+from aiter_tuning.tuner.fingerprint import DIGEST_LENGTH, source_digest
+from aiter_tuning.tuner.plan import ShapePlan
+from aiter_tuning.tuner.served_choice import BEFORE, after_name
+from aiter_tuning.tuner.serving_tasks import ServeShape
+from aiter_tuning.tuner.tasks import FamilyTasks
+
+
+class StagedTables:
+    """The tables that serving is compared under, in a directory of their own; a context manager that removes it.
+
+    Args:
+        tables: those that serving looks into today; copied at once, so that a contest never sees one change.
+        key: of the family.
+    """
+
+    def __init__(self, tables: Sequence[Path], family: Family) -> None:
+        self._family = family
+        self._directory = tempfile.TemporaryDirectory(prefix="aiter_tuning_compare_")
+        self._root = Path(self._directory.name)
+        self._staged = 0
+        self.today = tuple(self._copied(number, path) for number, path in enumerate(tables) if path.is_file())
+
+    def _copied(self, number: int, path: Path) -> str:
+        place = self._root / f"today{number}"
+        place.mkdir()
+        copy = place / path.name
+        shutil.copyfile(path, copy)
+        evidence = evidence_path(path)
+        if evidence.is_file():
+            shutil.copyfile(evidence, evidence_path(copy))
+        return str(copy)
+
+    def stage(self, row: TunedRow, evidence: Evidence) -> str:
+        """A table that holds this row alone, with the versions that it was measured under."""
+        self._staged += 1
+        path = self._root / f"staged{self._staged}.csv"
+        TunedCsv(path, self._family.key).update([row])
+        append_evidence(path, [evidence])
+        return str(path)
+
+    def __enter__(self) -> StagedTables:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._directory.cleanup()
+
+
+class ComparisonPlanner:
+    """Makes the comparisons of shapes.
+
+    Args:
+        family: the operator; it has a public one, ``serve``.
+        tasks: how inputs and reference are made.
+        checkpoint: what is on record, and where the workers write.
+        settings: the bar and the number of blocks.
+        tables: where the two sides look.
+        retry: failures of earlier runs that do not count.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        tasks: FamilyTasks,
+        checkpoint: Checkpoint,
+        settings: FinalsSettings,
+        tables: StagedTables,
+        retry: frozenset[Status] = frozenset(),
+    ) -> None:
+        self._tasks = tasks
+        self._checkpoint = checkpoint
+        self._settings = settings
+        self.tables = tables
+        self._retry = retry
+        self._source = source_digest(family, ("serve",))
+
+    def plan(self, plan: ShapePlan, decision: Decision, fingerprints: Mapping[str, str]) -> Finals | None:
+        """The comparison of a shape whose finals are over; None if nothing is to be served."""
+        winner = decision.choice.winner
+        if winner is None or not decision.is_complete:
+            return None
+        winner_us = decision.measurements[winner].us
+        expected_us = {BEFORE: _us(decision.measurements.get(plan.incumbent)) or winner_us}
+        if changes_row(plan, decision):
+            expected_us[after_name(winner)] = winner_us
+        return contest_on_record(
+            self._checkpoint,
+            plan.shape,
+            tuple(expected_us),
+            expected_us,
+            self.fingerprints(plan, decision, fingerprints),
+            self._rule,
+            phase=COMPARISON,
+            retry=self._retry,
+        )
+
+    def fingerprints(self, plan: ShapePlan, decision: Decision, fingerprints: Mapping[str, str]) -> dict[str, str]:
+        """Of both sides, by their names: what serves, and from where."""
+        winner = decision.choice.winner
+        assert winner is not None
+        row = plan.published
+        today = [plan.incumbent] if row is None else [row.kernelName, row.us, dict(row.config)]
+        return {
+            BEFORE: self._digest([*today, fingerprints.get(plan.incumbent, "")]),
+            after_name(winner): self._digest([winner, fingerprints[winner]]),
+        }
+
+    def group(
+        self, plan: ShapePlan, decision: Decision, comparison: Finals, fingerprints: Mapping[str, str], staged: str
+    ) -> Group:
+        """What a lane carries out.
+
+        Args:
+            plan: the shape.
+            decision: of its finals.
+            comparison: what is to be done.
+            fingerprints: of its candidates.
+            staged: the table with the new row; empty if there is none.
+        """
+        running = comparison.names[: comparison.running]
+        winner = decision.choice.winner or ""
+
+        def serve(name: str) -> ServeShape:
+            tables, kernel = (self.tables.today, "") if name == BEFORE else ((staged,), winner)
+            return ServeShape(self._tasks.reference, dict(plan.shape), tables, kernel, plan.work)
+
+        prints = self.fingerprints(plan, decision, fingerprints)
+        logbook = self._checkpoint.logbook(plan.shape, running, prints, comparison.attempts, phase=COMPARISON)
+        ways = [((name,), serve(name)) for name in running]
+        group = self._tasks.group_of(plan.shape, plan.label, plan.work, ways, logbook)
+        return replace(group, contest=comparison.contest)
+
+    def _rule(self, names: Sequence[str], running_us: Sequence[float]) -> FinalsRule:
+        rounds = self._settings.rounds
+        most = max(rounds, most_blocks(running_us))
+        kept = frozenset(range(len(names)))
+        return FinalsRule(names.index(BEFORE), kept, rounds, most, self._settings.policy.min_improvement_pct)
+
+    def _digest(self, what: Sequence[object]) -> str:
+        return hashlib.sha256(json.dumps([self._source, *what]).encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def changes_row(plan: ShapePlan, decision: Decision) -> bool:
+    """Whether a decision is to write a row."""
+    return decision.choice.winner is not None and (plan.published is None or not decision.choice.keeps_row)
+
+
+def _us(measurement: Measurement | None) -> float | None:
+    return measurement.us if measurement is not None and measurement.status is Status.ok else None
