@@ -25,7 +25,7 @@ from aiter_tuning.tuning_policy import (
 EXIT_CODES = """\
 exit codes:
   0  done, also when nothing deserved to replace what is there
-  1  some shapes have no correct candidate
+  1  some shapes have no correct candidate, or none that serving can run
   2  bad usage or input; nothing was written
   3  interrupted or incomplete; the same command goes on where it stopped
   4  no usable device
@@ -56,6 +56,8 @@ examples:
   aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --all    tune again what has a row
   aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --budget 600   what can be had in ten minutes
   aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --all --min_improvement_pct 5   replace what is 5 % slower
+  aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --compare   what serving would gain; writes a candidate table
+  aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --compare --update_improved   and write what is better
   aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --retry crash,timeout
   aiter-tune tune my/op.py:MyOp -i shapes.csv -o tuned.csv     an operator of your own
 
@@ -246,6 +248,19 @@ def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
         metavar="PCT",
         type=_percent,
         help="of a race: candidates that differ by less are equals (default: the bar)",
+    )
+
+    deciding.add_argument(
+        "--compare",
+        action="store_true",
+        help="tune all shapes, and time what serving calls under the table as it is and with the new row, in turns; "
+        "the tuned CSV is not written, a candidate table beside it is",
+    )
+    deciding.add_argument(
+        "--update_improved",
+        action="store_true",
+        help="with --compare: write the rows that clear the bar as served, that are right where today's are wrong, or "
+        "that take the place of rows which cannot serve",
     )
 
     output = tune.add_argument_group("output")

@@ -29,8 +29,8 @@ from aiter_tuning.tables.tuned import file_stamp
 from aiter_tuning.tables.tuned_reader import Entry, EntryKind, TunedTable, read_tuned
 from aiter_tuning.tables.tuned_row import TunedRow
 
-_NO_TABLES = (".checkpoint", ".profile", "untuned")
-"""What a pattern leaves out by its name: checkpoints and profiles, and files of shapes."""
+_NO_TABLES = (".checkpoint", ".profile", ".candidate", "untuned")
+"""What a pattern leaves out by its name: checkpoints, profiles and proposals, and files of shapes."""
 
 
 class Placed(NamedTuple):

@@ -42,6 +42,8 @@ ARG_DEFAULTS: dict[str, Any] = {
     "errRatio": None,
     "batch": DEFAULT_RUN.batch,
     "all": False,
+    "compare": False,
+    "update_improved": False,
     "warmup": DEFAULT_MEASUREMENT.warmup,
     "iters": DEFAULT_MEASUREMENT.iters,
     "timeout": DEFAULT_MEASUREMENT.timeout,
@@ -86,7 +88,11 @@ class TuneArguments:
     err_ratio: float
     batch: int
     retune: bool
-    """``--all``: shapes that have a row are tuned again."""
+    """``--all``, ``--compare``: shapes that have a row are tuned again."""
+    compare: bool
+    """What serving makes of each decision is compared with what it runs today."""
+    update_improved: bool
+    """What came out better of a comparison is written."""
     warmup: int
     iters: int
     timeout: float
@@ -120,8 +126,17 @@ class TuneArguments:
 
     @property
     def checkpoint_file(self) -> Path:
-        """Where the checkpoint lies: beside the tuned CSV, unless ``--checkpoint`` says otherwise."""
-        return self.checkpoint or self.tune_file.parent / f"{self.tune_file.stem}.checkpoint.csv"
+        """Where the checkpoint lies: beside the tuned CSV, unless ``--checkpoint`` says otherwise.
+
+        That of a comparison has a name of its own: what it decided must not be written by a run that compares nothing.
+        """
+        kind = ".compare" if self.compare else ""
+        return self.checkpoint or self.tune_file.parent / f"{self.tune_file.stem}{kind}.checkpoint.csv"
+
+    @property
+    def candidate_file(self) -> Path:
+        """The table that a comparison proposes, where it may not write the tuned CSV itself."""
+        return self.tune_file.parent / f"{self.tune_file.stem}.candidate.csv"
 
     @classmethod
     def of(cls, args: argparse.Namespace | Mapping[str, Any], family: Family) -> TuneArguments:
@@ -145,6 +160,14 @@ class TuneArguments:
         flags["profile_file"] = Path(flags["profile_file"]) if flags["profile_file"] else None
         flags["checkpoint"] = Path(flags["checkpoint"]) if flags["checkpoint"] else None
         flags["retry"] = frozenset(map(Status, flags["retry"]))
+        if flags["update_improved"] and not flags["compare"]:
+            raise UsageError("--update_improved writes what --compare finds better; add --compare")
+        if flags["compare"] and not has_public_operator(family):
+            raise UsageError(
+                f"--compare times what serving calls, and {family.name} names nothing: define its serve(), "
+                "or tune without --compare"
+            )
+        flags["all"] = flags["all"] or flags["compare"]
         flags = {_RENAMED.get(name, name): value for name, value in flags.items()}
         arguments = cls(**{field.name: flags[field.name] for field in fields(cls)})
         arguments._check()
@@ -184,6 +207,8 @@ class TuneArguments:
         But a tuned file's own shapes may be tuned again in place (``--all``): its rows are merged, never overwritten.
         """
         written = {"--tune_file": self.tune_file, "--checkpoint": self.checkpoint_file}
+        if self.compare and not self.update_improved:
+            written["the candidate table"] = self.candidate_file
         if self.profile_file is not None:
             written["--profile_file"] = self.profile_file
         read = [("--untune_file", self.untune_file), *(("--tune_file", path) for path in self.tune_files[1:])]
@@ -193,6 +218,11 @@ class TuneArguments:
                 in_place = self.retune and {flag, other} == {"--tune_file", "--untune_file"}
                 if flag != other and not in_place and os.path.realpath(path) == os.path.realpath(other_path):
                     raise UsageError(f"{flag} {path} and {other} {other_path} are one file; expected two files")
+
+
+def has_public_operator(family: Family) -> bool:
+    """Whether it is known what serving calls."""
+    return type(family).serve is not Family.serve
 
 
 def check_readable(path: Path, flag: str, holds: str) -> None:

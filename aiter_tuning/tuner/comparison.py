@@ -77,6 +77,14 @@ class StagedTables:
         self._directory.cleanup()
 
 
+def begin_proposal(tuned: Path, candidate: Path) -> Path:
+    """Makes the candidate table: a copy of the tuned one, if there is one, in the place of an older proposal."""
+    candidate.unlink(missing_ok=True)
+    if tuned.is_file():
+        shutil.copyfile(tuned, candidate)
+    return candidate
+
+
 class ComparisonPlanner:
     """Makes the comparisons of shapes.
 

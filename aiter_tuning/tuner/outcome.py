@@ -128,6 +128,10 @@ class RunSummary:
     """With those that the run did not come to, which ``shapes`` lacks where results could not be written."""
     has_rows: bool = True
     """Whether the tuned CSV is there; without a correct candidate it may not be."""
+    compared: bool = False
+    """Whether what serving runs was compared (``--compare``)."""
+    candidate_file: str = ""
+    """The table that holds what would be written; empty: the tuned CSV was, or nothing is to be."""
     record_file: str = ""
     """The checkpoint, or the profile that it became."""
     message: str = ""

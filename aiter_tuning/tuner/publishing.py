@@ -68,7 +68,10 @@ class Publisher:
         generation: Generation | None = None,
         every_s: float = WRITE_EVERY_S,
         clock: Callable[[], float] = time.monotonic,
+        evidence_of: Path | None = None,
     ) -> None:
+        """Args: the table; ``evidence_of``: the table whose evidence it is, if another one."""
+        self._evidence_of = evidence_of or path
         self._table = TunedCsv(path, key)
         self._path = path
         self._key = key
@@ -109,9 +112,9 @@ class Publisher:
         """
         if self._evidence:
             try:
-                append_evidence(self._path, self._evidence)
+                append_evidence(self._evidence_of, self._evidence)
             except OSError as error:
-                path = evidence_path(self._path)
+                path = evidence_path(self._evidence_of)
                 raise WriteFailedError(f"{path}: could not be written: {error.strerror or error}") from error
             self._evidence = []
             self._last_write = self._clock()

@@ -28,7 +28,7 @@ def open_record(arguments: TuneArguments, key: Key, fingerprint: RunFingerprint,
             arguments.tune_file,
             key,
             fingerprint,
-            path=arguments.checkpoint,
+            path=arguments.checkpoint_file if arguments.compare else arguments.checkpoint,
             fresh=arguments.fresh,
             with_profile=not (arguments.fresh or arguments.retune),
         )

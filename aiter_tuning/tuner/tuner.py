@@ -38,6 +38,7 @@ from aiter_tuning.tuner.arguments import (
     TuneArguments,
     check_writable,
 )
+from aiter_tuning.tuner.comparison import ComparisonPlanner, StagedTables, begin_proposal
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.family_reference import check_declarations, reference_of
 from aiter_tuning.tuner.finals import FinalsPlanner, FinalsSettings
@@ -134,6 +135,8 @@ class TunerCommon:
         arguments = TuneArguments.of(args, self.family)
         work = read_request(self.family, arguments, pool)
         check_writable(arguments.tune_file, "--tune_file")
+        if arguments.compare and not arguments.update_improved:
+            check_writable(arguments.candidate_file, "the candidate table")
         if arguments.checkpoint is not None:
             check_writable(arguments.checkpoint, "--checkpoint")
         profile = None
@@ -183,17 +186,26 @@ class TunerCommon:
 
             generation = Generation(versions_in_evidence(arguments.tune_file), self._fingerprint(work).fields)
             generation.saw(row for row in work.published if row is not None)
+            proposal = None
+            if arguments.compare and not arguments.update_improved:
+                proposal = begin_proposal(arguments.tune_file, arguments.candidate_file)
             publisher = Publisher(
-                arguments.tune_file,
+                proposal or arguments.tune_file,
                 self.family.key,
                 batch=arguments.batch,
                 sort=arguments.sort,
                 generation=generation,
+                evidence_of=arguments.tune_file,
             )
+            settings = _finals_settings(arguments)
+            comparer = None
+            if arguments.compare:
+                tables = stack.enter_context(StagedTables(arguments.tune_files, self.family))
+                comparer = ComparisonPlanner(self.family, tasks, checkpoint, settings, tables, arguments.retry)
             fingerprint = self._fingerprint(work)
             recorder = Recorder(
                 runs,
-                planner=FinalsPlanner(tasks, checkpoint, _finals_settings(arguments), arguments.retry),
+                planner=FinalsPlanner(tasks, checkpoint, settings, arguments.retry),
                 checkpoint=checkpoint,
                 publisher=publisher,
                 profile=profile,
@@ -201,6 +213,8 @@ class TunerCommon:
                 grounds=Grounds(self.family.name, device, fingerprint, pool.monitor.record),
                 publish_incomplete=arguments.budget is not None,
                 poison=poison,
+                comparer=comparer,
+                update=proposal is None,
             )
 
             def groups() -> ShapeGroups:
@@ -211,9 +225,19 @@ class TunerCommon:
             shapes = tuple(recorder.outcomes[index] for index in sorted(recorder.outcomes))
             write_failed = end is None
             record_file = str(checkpoint.path)
+            proposed = proposal is not None and any(shape.proposed for shape in shapes)
+            if proposal is not None and not proposed:
+                proposal.unlink(missing_ok=True)
+            if proposed and not message:
+                message = f"{self.family.name}: run the same command with --update_improved to write what is better"
             if discard_if_empty(checkpoint):
                 record_file = ""
-            elif runs and not write_failed and all(shape.verdict is not Verdict.incomplete for shape in shapes):
+            elif (
+                runs
+                and not write_failed
+                and not proposed
+                and all(shape.verdict is not Verdict.incomplete for shape in shapes)
+            ):
                 record_file = str(checkpoint.complete())
             summary = replace(
                 summary,
@@ -229,6 +253,8 @@ class TunerCommon:
                 already_tuned=already,
                 causes=recorder.causes,
                 lanes=tuple(LaneTime(view.name, view.busy) for lane in pool.lanes for view in (lane.view(),)),
+                compared=arguments.compare,
+                candidate_file=str(proposal) if proposed else "",
                 record_file=record_file if runs else "",
                 message=message,
             )
