@@ -51,7 +51,7 @@ def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False,
         print(f"0 shapes to tune{have_row}", file=stream)
     else:
         shown = summary.shapes if verbose else _most_telling(summary.shapes)
-        _print_table(_shape_table(shown), stream, width)
+        print_table(_shape_table(shown), stream, width)
         _print_more(len(summary.shapes) - len(shown), stream)
         print(_totals(summary), file=stream)
         _print_causes(summary.causes, stream, SHOWN_CAUSES if not verbose else len(summary.causes))
@@ -172,11 +172,12 @@ def print_overview(overview: RunOverview, stream: TextIO, *, verbose: bool = Fal
     shown = overview.shapes if verbose else overview.shapes[:SHOWN_SHAPES]
     for shape in shown:
         table.add_row(*map(Text, (shape.label, str(len(shape.candidates)), shape.incumbent)))
-    _print_table(table, stream)
+    print_table(table, stream)
     _print_more(len(overview.shapes) - len(shown), stream)
 
 
-def _print_table(table: Table, stream: TextIO, width: int | None = None) -> None:
+def print_table(table: Table, stream: TextIO, width: int | None = None) -> None:
+    """A table of rich's; without colours and as wide as it needs to be where nobody watches."""
     from rich.console import Console
 
     width = width or (None if stream.isatty() else PLAIN_WIDTH)
@@ -196,6 +197,7 @@ def summary_json(summary: RunSummary) -> str:
             "message": summary.message,
             "elapsed_s": round(summary.elapsed_s, 3),
             "tune_file": summary.tune_file,
+            "candidate_file": summary.candidate_file,
             "record_file": summary.record_file,
             "already_tuned": summary.already_tuned,
             "candidates": {str(status): count for status, count in summary.counts.items()},
@@ -215,6 +217,8 @@ def summary_json(summary: RunSummary) -> str:
                     "noise_pct": shape.noise_pct,
                     "blocks": shape.blocks,
                     "published": shape.published,
+                    "proposed": shape.proposed,
+                    "served": _served(shape),
                     "resumed": shape.resumed,
                     "candidates": {str(status): count for status, count in shape.counts.items()},
                 }
@@ -236,6 +240,18 @@ def summary_json(summary: RunSummary) -> str:
             },
         }
     )
+
+
+def _served(shape: ShapeOutcome) -> dict[str, Any] | None:
+    """What was compared as served: latencies and failures before and after."""
+    if shape.served is None:
+        return None
+    sides = {"before": shape.served.before, "after": shape.served.after}
+    told = {
+        name: None if side is None else {"kernel": side.kernel, "us": side.us, "failure": side.failure}
+        for name, side in sides.items()
+    }
+    return {**told, "blocks": shape.served.blocks}
 
 
 def overview_json(overview: RunOverview) -> str:

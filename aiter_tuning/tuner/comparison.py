@@ -78,8 +78,7 @@ class StagedTables:
 
 
 def begin_proposal(tuned: Path, candidate: Path) -> Path:
-    """Makes the candidate table: a copy of the tuned one, if there is one, in the place of an older proposal."""
-    candidate.unlink(missing_ok=True)
+    """Makes the candidate table: a copy of the tuned one, if there is one."""
     if tuned.is_file():
         shutil.copyfile(tuned, candidate)
     return candidate

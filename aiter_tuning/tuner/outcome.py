@@ -82,6 +82,8 @@ class ShapeOutcome:
     """Whether a row was written."""
     proposed: bool = False
     """Whether a row would have been, had the run been allowed to (``--update_improved``)."""
+    was_untuned: bool = False
+    """Whether there was no row before."""
     served: Served | None = None
     """What serving runs before and after; None: that was not compared."""
     incumbent: str = ""
@@ -117,6 +119,7 @@ class RunSummary:
 
     family: str
     device: str
+    """For a person."""
     exit_code: ExitCode
     shapes: tuple[ShapeOutcome, ...] = ()
     already_tuned: int = 0
@@ -130,6 +133,8 @@ class RunSummary:
     """Whether the tuned CSV is there; without a correct candidate it may not be."""
     compared: bool = False
     """Whether what serving runs was compared (``--compare``)."""
+    gfx: str = ""
+    """The device's arch."""
     candidate_file: str = ""
     """The table that holds what would be written; empty: the tuned CSV was, or nothing is to be."""
     record_file: str = ""

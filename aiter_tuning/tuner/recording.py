@@ -385,5 +385,6 @@ def outcome_of(run: ShapeRun, decision: Decision, *, published: bool, proposed: 
         resumed=run.resumed,
         published=published,
         proposed=proposed,
+        was_untuned=plan.published is None,
         served=decision.served,
     )

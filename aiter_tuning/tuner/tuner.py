@@ -187,8 +187,10 @@ class TunerCommon:
             generation = Generation(versions_in_evidence(arguments.tune_file), self._fingerprint(work).fields)
             generation.saw(row for row in work.published if row is not None)
             proposal = None
-            if arguments.compare and not arguments.update_improved:
-                proposal = begin_proposal(arguments.tune_file, arguments.candidate_file)
+            if arguments.compare:
+                arguments.candidate_file.unlink(missing_ok=True)  # an older proposal says nothing any more
+                if not arguments.update_improved:
+                    proposal = begin_proposal(arguments.tune_file, arguments.candidate_file)
             publisher = Publisher(
                 proposal or arguments.tune_file,
                 self.family.key,
@@ -228,8 +230,6 @@ class TunerCommon:
             proposed = proposal is not None and any(shape.proposed for shape in shapes)
             if proposal is not None and not proposed:
                 proposal.unlink(missing_ok=True)
-            if proposed and not message:
-                message = f"{self.family.name}: run the same command with --update_improved to write what is better"
             if discard_if_empty(checkpoint):
                 record_file = ""
             elif (
@@ -254,6 +254,7 @@ class TunerCommon:
                 causes=recorder.causes,
                 lanes=tuple(LaneTime(view.name, view.busy) for lane in pool.lanes for view in (lane.view(),)),
                 compared=arguments.compare,
+                gfx=device.gfx,
                 candidate_file=str(proposal) if proposed else "",
                 record_file=record_file if runs else "",
                 message=message,

@@ -1,0 +1,127 @@
+"""What a comparison came to: what serving runs before and after, for a person, and the shapes that failed as a CSV."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from aiter_tuning.report.progress import shape_count
+from aiter_tuning.report.run_state import format_us
+from aiter_tuning.report.summary import PLAIN_WIDTH, print_table
+from aiter_tuning.tables.csv_writer import csv_line
+from aiter_tuning.tuner.outcome import RunSummary, ShapeOutcome
+from aiter_tuning.tuner.served import Side
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SHOWN = 40
+
+
+def report_path(tune_file: Path, pid: int) -> Path:
+    """Where a comparison's report goes: ``<tuned stem>.compare.<run>.txt``, beside the tuned CSV."""
+    run = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{pid}"
+    return tune_file.with_name(f"{tune_file.stem}.compare.{run}.txt")
+
+
+def comparison_text(summary: RunSummary, *, gfx: str = "") -> str:
+    """The whole report, as it goes to a file."""
+    out = StringIO()
+    print_comparison(summary, out, verbose=True, width=PLAIN_WIDTH, gfx=gfx)
+    return out.getvalue()
+
+
+def print_comparison(
+    summary: RunSummary, stream: TextIO, *, verbose: bool = False, width: int | None = None, gfx: str = ""
+) -> None:
+    """The table of shapes, what is or would be written, why the others stay, and the shapes that failed."""
+    shapes = summary.shapes
+    if not shapes:
+        return
+    shown = shapes if verbose else shapes[:SHOWN]
+    print(f"Tune performance comparison: {summary.family} on {summary.device}, as serving calls it", file=stream)
+    print(f"before: the rows of {summary.tune_file}; after: the row that each decision names", file=stream)
+    print_table(_table(shown), stream, width)
+    if len(shown) < len(shapes):
+        print(f"… and {len(shapes) - len(shown)} more (-v shows all)", file=stream)
+    written = [shape for shape in shapes if shape.proposed]
+    verb = "would be written" if summary.candidate_file or not any(s.published for s in written) else "written"
+    print(f"{_rows(len(written))} {verb}, {shape_count(len(shapes) - len(written))} as before", file=stream)
+    for shape in shown:
+        if not shape.proposed or shape.served is None or shape.served.failures:
+            print(f"  {shape.label}: {shape.reason}", file=stream)
+    if summary.already_tuned:
+        told = "in an earlier part of this run; the evidence has them"
+        print(f"{shape_count(summary.already_tuned)} decided {told}", file=stream)
+    if summary.candidate_file:
+        print(f"candidate table: {summary.candidate_file}", file=stream)
+        print("re-run with --update_improved to apply", file=stream)
+    failed = repro_csv(shapes, gfx=gfx)
+    if failed:
+        print(f"shapes that fail as served, to be run again with -i:\n{failed}", file=stream, end="")
+
+
+def repro_csv(shapes: Sequence[ShapeOutcome], *, gfx: str = "") -> str:
+    """The shapes that fail as served, or have no correct candidate, as a file of shapes; empty if there are none.
+
+    ``cu_num`` is left out: a failure is looked into wherever the arch is.
+    """
+    failed = [shape.shape for shape in shapes if (shape.served is not None and shape.served.failures) or _failed(shape)]
+    return shapes_csv(failed, gfx=gfx)
+
+
+def shapes_csv(shapes: Sequence[Any], *, gfx: str = "") -> str:
+    """Shapes as the text of a CSV file; empty for none."""
+    if not shapes:
+        return ""
+    header = (*(("gfx",) if gfx else ()), *shapes[0])
+    rows = [(*((gfx,) if gfx else ()), *map(str, shape.values())) for shape in shapes]
+    return csv_line(header) + "".join(map(csv_line, rows))
+
+
+def _failed(shape: ShapeOutcome) -> bool:
+    return shape.verdict in ("failed", "not_served")
+
+
+def _table(shapes: Sequence[ShapeOutcome]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("shape", overflow="fold")
+    table.add_column("before us", justify="right", no_wrap=True)
+    table.add_column("after us", justify="right", no_wrap=True)
+    table.add_column("speedup", justify="right", no_wrap=True)
+    table.add_column("action", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("before", overflow="fold")
+    table.add_column("after", overflow="fold")
+    for shape in shapes:
+        table.add_row(*map(Text, _cells(shape)))
+    return table
+
+
+def _cells(shape: ShapeOutcome) -> tuple[str, ...]:
+    before = shape.served.before if shape.served is not None else None
+    after = shape.served.after if shape.served is not None else None
+    speedup = f"{before.us / after.us:.3f}x" if before and after and before.us and after.us else ""
+    action = "keep"
+    if shape.proposed:
+        action = "new" if shape.was_untuned else "update"
+    sides = (before.kernel if before else "", after.kernel if after else "")
+    return (shape.label, _us(before), _us(after), speedup, action, shape.verdict.replace("_", " "), *sides)
+
+
+def _us(side: Side | None) -> str:
+    if side is None:
+        return ""
+    if side.us is None:
+        return str(side.measurement.status)
+    return format_us(side.us).removesuffix(" us")
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
