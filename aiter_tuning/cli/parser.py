@@ -263,6 +263,14 @@ def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
         "that take the place of rows which cannot serve",
     )
 
+    deciding.add_argument(
+        "--probe",
+        metavar="BOOL",
+        type=_flag,
+        help="let a fresh process serve each new row before it is written (default: for families that say what serving "
+        "calls)",
+    )
+
     output = tune.add_argument_group("output")
     output.add_argument(
         "--batch",

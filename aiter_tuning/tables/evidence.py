@@ -12,6 +12,7 @@ decision that was made twice, because its run was killed before the table was re
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -74,9 +75,19 @@ def read_evidence(path: str | os.PathLike[str], *, warnings: list[str] | None = 
 
 
 def append_evidence(
-    tuned_path: str | os.PathLike[str], records: Iterable[Evidence], *, lock_timeout: float | None = 60.0
+    tuned_path: str | os.PathLike[str],
+    records: Iterable[Evidence],
+    *,
+    lock_timeout: float | None = 60.0,
+    locked: bool = False,
 ) -> None:
     """Appends records to the evidence of a tuned CSV, on disk when this returns.
+
+    Args:
+        tuned_path: the table.
+        records: oldest first.
+        lock_timeout: seconds that it waits for another writer.
+        locked: whether the caller holds the table's lock.
 
     Raises:
         ValueError: a record cannot be written as strict JSON; nothing was written.
@@ -86,7 +97,8 @@ def append_evidence(
     if not data:
         return
     path = evidence_path(tuned_path)
-    with FileLock.beside(tuned_path, timeout=lock_timeout):
+    lock = contextlib.nullcontext() if locked else FileLock.beside(tuned_path, timeout=lock_timeout)
+    with lock:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
             size = _end_of_last_line(descriptor)

@@ -14,7 +14,7 @@ that are none of the family's business. Which of several rows with one key count
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,7 @@ class TunedCsv:
         *,
         sort: bool = False,
         stays: Callable[[TunedRow, TunedRow], bool] | None = None,
+        before: Callable[[Sequence[TunedRow]], None] | None = None,
     ) -> int:
         """Puts rows into the file: one with the same full key is replaced, everything else stays; returns how many.
 
@@ -125,6 +126,7 @@ class TunedCsv:
             sort: whether to order the whole file by device and shape (N before M, as upstream does).
             stays: asked under the lock with the measured row that a key has in the file now, whoever wrote it, and the
                 new one; True: the file's row stays. None: a new row replaces any.
+            before: told under the lock which rows are about to be written; what it raises leaves the file as it is.
 
         Raises:
             ValueError: a row holds no measured latency or cannot be written; the file is untouched.
@@ -138,11 +140,13 @@ class TunedCsv:
         with FileLock.beside(self.path, timeout=self.lock_timeout):
             remove_leftovers(self.path)
             header, entries = self._current()
-            if stays is not None:
+            if stays is not None or before is not None:
                 contested = (entry for entry in entries if entry.own_key in new)
                 for current in self._chosen(contested).values():
-                    if stays(current, new[current.full_key]):
+                    if stays is not None and stays(current, new[current.full_key]):
                         del new[current.full_key]
+                if before is not None:
+                    before(tuple(new.values()))
                 if not new:
                     return 0
             header = widened(header, self.key)

@@ -44,6 +44,7 @@ ARG_DEFAULTS: dict[str, Any] = {
     "all": False,
     "compare": False,
     "update_improved": False,
+    "probe": None,
     "warmup": DEFAULT_MEASUREMENT.warmup,
     "iters": DEFAULT_MEASUREMENT.iters,
     "timeout": DEFAULT_MEASUREMENT.timeout,
@@ -93,6 +94,8 @@ class TuneArguments:
     """What serving makes of each decision is compared with what it runs today."""
     update_improved: bool
     """What came out better of a comparison is written."""
+    probe: bool
+    """Rows are served once by a fresh process before they are published; wherever it is known what serving calls."""
     warmup: int
     iters: int
     timeout: float
@@ -167,6 +170,8 @@ class TuneArguments:
                 f"--compare times what serving calls, and {family.name} names nothing: define its serve(), "
                 "or tune without --compare"
             )
+        if flags["probe"] is None:
+            flags["probe"] = has_public_operator(family)
         flags["all"] = flags["all"] or flags["compare"]
         flags = {_RENAMED.get(name, name): value for name, value in flags.items()}
         arguments = cls(**{field.name: flags[field.name] for field in fields(cls)})

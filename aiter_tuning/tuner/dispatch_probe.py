@@ -70,6 +70,7 @@ def probe(
     row_timeout_s: float = ROW_TIMEOUT_S,
     start_timeout_s: float = START_TIMEOUT_S,
     stop: Callable[[], bool] = lambda: False,
+    started: StartedProcess | None = None,
 ) -> list[ProbeResult]:
     """Serves each shape once from the staged table in a fresh process; one result for each, in order.
 
@@ -82,6 +83,7 @@ def probe(
         row_timeout_s: for one row.
         start_timeout_s: until a process comes to its first row.
         stop: asked a few times a second whether to give up; what is left is not verified then.
+        started: a process that waits for a request already; used for the first rows, and closed.
     """
     request = {
         "reference": family_reference,
@@ -98,7 +100,8 @@ def probe(
         if not left:
             break
         asked = {**request, "shapes": [[number, dict(shapes[number])] for number in left]}
-        with _Child(asked, device, clocks, stop) as child:
+        process, started = started or StartedProcess(device), None
+        with _Child(process, asked, clocks, stop) as child:
             for answer in child.answers():
                 results[answer["done"]] = _result(shapes[answer["done"]], answer)
         end = child.end
@@ -116,11 +119,58 @@ def _result(shape: Mapping[str, Any], answer: Mapping[str, Any]) -> ProbeResult:
     return ProbeResult(shape, not reason, answer["chosen"], reason, answer["err_ratio"], answer["config"])
 
 
+class StartedProcess:
+    """A process that waits for what it is to prove, and of a GPU's imports torch meanwhile; it has no device yet."""
+
+    def __init__(self, device: Device) -> None:
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
+        self.pipe, theirs = os.pipe()
+        ahead = "torch" if device.torch_device != "cpu" else ""  # on a CPU its cores have to be known before
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, _PACKAGE_ROOT, str(theirs), str(os.getpid()), ahead],
+                stdin=subprocess.PIPE,
+                stdout=self.output,
+                stderr=self.output,
+                env={**os.environ, **load_kind(device.kind).exec_environment(device)},
+                pass_fds=(theirs,),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self.pipe)
+            self.output.close()
+            raise
+        finally:
+            os.close(theirs)
+
+    def ask(self, request: Mapping[str, Any]) -> None:
+        """Tells it what to prove; one that is dead is found out by its answers."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as stdin:
+            stdin.write(json.dumps(request).encode())
+
+    def close(self) -> None:
+        """Ends it, whatever it does."""
+        if self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+        os.close(self.pipe)
+        self.output.close()
+
+
 class _Child:
     """One process that serves rows, and how it ended."""
 
     def __init__(
-        self, request: Mapping[str, Any], device: Device, clocks: tuple[float, float], stop: Callable[[], bool]
+        self,
+        started: StartedProcess,
+        request: Mapping[str, Any],
+        clocks: tuple[float, float],
+        stop: Callable[[], bool],
     ) -> None:
         self.running: int | None = None
         """The row that it was at when it ended; None: at none."""
@@ -130,35 +180,15 @@ class _Child:
         self._start_s, self._row_s = clocks
         self._deadline = time.monotonic() + self._start_s
         self._stop = stop
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
-        self._pipe, theirs = os.pipe()
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, _PACKAGE_ROOT, str(theirs), str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=self._output,
-                stderr=self._output,
-                env={**os.environ, **load_kind(device.kind).exec_environment(device)},
-                pass_fds=(theirs,),
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(self._pipe)
-            self._output.close()
-            raise
-        finally:
-            os.close(theirs)
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
-            stdin.write(json.dumps(request).encode())
+        self._started = started
+        self._process, self._pipe, self._output = started.process, started.pipe, started.output
+        started.ask(request)
 
     def __enter__(self) -> _Child:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._kill()
-        os.close(self._pipe)
-        self._output.close()
+        self._started.close()
 
     def answers(self) -> Iterator[dict[str, Any]]:
         """Its answers as they come, until it ends or a clock runs out; ``running`` and ``end`` say how."""
@@ -193,12 +223,6 @@ class _Child:
                 return
             *lines, pending = (pending + data).split(b"\n")
             yield from lines
-
-    def _kill(self) -> None:
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
 
     def _last_output(self) -> str:
         """The last line that it printed."""

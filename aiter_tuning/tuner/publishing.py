@@ -1,4 +1,9 @@
-"""From a choice to a row in the tuned CSV, and the proof that a lookup finds it there.
+"""From a choice to a row in the tuned CSV, and the proof that serving takes it and that a lookup finds it there.
+
+::
+
+    row, evidence ─ gather ─▶ prover: served from a staged table, in a fresh process ─ refused ─▶ evidence only
+                                        └ right ─▶ under the table's lock: another run's row stays? ─▶ evidence, table
 
 Rows gather here and are written together: at least every ``batch`` shapes, every few seconds in which a shape ended,
 and at the end. The checkpoint covers what has not been written yet.
@@ -7,8 +12,10 @@ and at the end. The checkpoint covers what has not been written yet.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from aiter_tuning.devices.device import Device
 from aiter_tuning.keys import Key
@@ -18,9 +25,14 @@ from aiter_tuning.tables.evidence import Evidence, append_evidence, evidence_pat
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
 from aiter_tuning.tuner.family import Candidate, Work
 from aiter_tuning.tuner.generation import Generation
+from aiter_tuning.tuner.outcome import Verdict
 from aiter_tuning.tuner.plan import ShapePlan
+from aiter_tuning.tuner.proving import UNASKED, Prover
 
 WRITE_EVERY_S = 5.0
+PROVE_EVERY_S = 60.0
+PROVING_SHARE = 20.0
+"""Rows that have to be proven wait at least so many times as long as the last proof took."""
 
 
 class WriteFailedError(RuntimeError):
@@ -69,8 +81,10 @@ class Publisher:
         every_s: float = WRITE_EVERY_S,
         clock: Callable[[], float] = time.monotonic,
         evidence_of: Path | None = None,
+        prover: Prover | None = None,
     ) -> None:
-        """Args: the table; ``evidence_of``: the table whose evidence it is, if another one."""
+        """Args: the table; ``evidence_of``: the table whose evidence it is, if another one; ``prover``: asked about
+        rows before they are written."""
         self._evidence_of = evidence_of or path
         self._table = TunedCsv(path, key)
         self._path = path
@@ -80,10 +94,18 @@ class Publisher:
         self._generation = generation or Generation()
         self._every_s = every_s
         self._clock = clock
-        self._waiting: list[TunedRow] = []
-        self._evidence: list[Evidence] = []
+        self._prover = prover
+        self._waiting: list[tuple[TunedRow | None, Evidence | None]] = []
         self._last_write = clock()
+        self._proving_s = 0.0
+        """What the last proof took."""
         self.written: list[TunedRow] = []
+        self.refused: dict[tuple[Any, ...], str] = {}
+        """Why serving does not take a row, by its full key; those rows were not written."""
+        self.kept_out: set[tuple[Any, ...]] = set()
+        """Full keys of rows in whose place another run's stays."""
+        self.unproven = 0
+        """Rows that nobody came to prove, since the run was stopped; the record has them."""
 
     def add(self, row: TunedRow | None, evidence: Evidence | None = None) -> None:
         """Takes a decision; it is on disk at the latest a batch later.
@@ -92,45 +114,99 @@ class Publisher:
             row: what it writes, if anything.
             evidence: its record.
         """
-        if row is not None:
-            self._waiting.append(row)
-        if evidence is not None:
-            self._evidence.append(evidence)
+        if row is not None or evidence is not None:
+            self._waiting.append((row, evidence))
+        if row is not None and self._prover is not None:
+            self._prover.get_ready()
         self.write_if_due()
 
     def write_if_due(self) -> None:
         """Writes what waits if there is enough of it or it has waited long enough."""
-        waiting = max(len(self._waiting), len(self._evidence))
-        if waiting >= self._batch or self._clock() - self._last_write >= self._every_s:
+        if len(self._waiting) >= self._batch or self._clock() - self._last_write >= self._patience_s():
             self.write()
 
+    def _patience_s(self) -> float:
+        """How long rows wait: where they have to be proven, the proofs take a small part of a run."""
+        if self._prover is None or all(row is None for row, _ in self._waiting):
+            return self._every_s
+        return max(PROVE_EVERY_S, PROVING_SHARE * self._proving_s)
+
     def write(self) -> None:
-        """Writes what waits: the evidence first, so that no row is ever without.
+        """Writes what waits and serves: the evidence first, so that no row is ever without.
 
         Raises:
             WriteFailedError: a file could not be written; the table is as it was.
         """
-        if self._evidence:
-            try:
-                append_evidence(self._evidence_of, self._evidence)
-            except OSError as error:
-                path = evidence_path(self._evidence_of)
-                raise WriteFailedError(f"{path}: could not be written: {error.strerror or error}") from error
-            self._evidence = []
-            self._last_write = self._clock()
         if not self._waiting:
             return
+        waiting = self._proven(self._waiting)
+        rows = [row for row, _ in waiting if row is not None]
+        if rows:
+            self._write_rows(rows, waiting)
+        else:
+            self._append([one for _, one in waiting if one is not None])
+        self._waiting = []
+        self._last_write = self._clock()
+
+    def _write_rows(self, rows: list[TunedRow], waiting: Sequence[tuple[TunedRow | None, Evidence | None]]) -> None:
+        def tell(written: Sequence[TunedRow]) -> None:
+            """Under the table's lock, so that no record calls a row published that another run's kept out."""
+            keys = {row.full_key for row in written}
+            self._append(
+                [
+                    replace(one, published=False) if one.published and row and row.full_key not in keys else one
+                    for row, one in waiting
+                    if one is not None
+                ],
+                locked=self._evidence_of == self._path,
+            )
+
         try:
-            self._table.update(self._waiting, sort=self._sort, stays=self._generation.stays)
+            self._table.update(rows, sort=self._sort, stays=self._generation.stays, before=tell)
         except OSError as error:
             raise WriteFailedError(f"{self._path}: could not be written: {error.strerror or error}") from error
         except CsvError as error:  # it could be read when the run began
             raise WriteFailedError(f"could not be written, since it was changed meanwhile: {error}") from error
-        written = [row for row in self._waiting if not self._generation.yielded(row)]
+        written = [row for row in rows if not self._generation.yielded(row)]
+        self.kept_out |= {row.full_key for row in rows} - {row.full_key for row in written}
         self._generation.saw(written)
         self.written += written
-        self._waiting = []
-        self._last_write = self._clock()
+
+    def _append(self, evidence: Sequence[Evidence], *, locked: bool = False) -> None:
+        try:
+            append_evidence(self._evidence_of, evidence, locked=locked)
+        except OSError as error:
+            path = evidence_path(self._evidence_of)
+            raise WriteFailedError(f"{path}: could not be written: {error.strerror or error}") from error
+
+    def _proven(
+        self, waiting: list[tuple[TunedRow | None, Evidence | None]]
+    ) -> list[tuple[TunedRow | None, Evidence | None]]:
+        """What may be written, and the evidence of what may not."""
+        rows = [row for row, _ in waiting if row is not None]
+        if self._prover is None or not rows:
+            return waiting
+        began = self._clock()
+        try:
+            objections = self._prover.objections(rows, [one for _, one in waiting if one is not None])
+        except OSError as error:
+            raise WriteFailedError(f"rows could not be staged: {error.strerror or error}") from error
+        self._proving_s = self._clock() - began
+        proven: list[tuple[TunedRow | None, Evidence | None]] = []
+        for row, one in waiting:
+            objection = objections.get(row.full_key) if row is not None else None
+            if row is None or objection is None:
+                proven.append((row, one))
+            elif objection == UNASKED:
+                self.unproven += 1
+            else:
+                self.refused[row.full_key] = objection
+                reason = f"{row.kernelName} is not published, serving does not take it: {objection}"
+                verdict = str(Verdict.not_served)
+                proven.append(
+                    (None, one and replace(one, published=False, verdict=verdict, reason=reason, winner=None))
+                )
+        return proven
 
     def check(self) -> tuple[str, ...]:
         """Looks up every written row as serving would, in a table read afresh.

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from aiter_tuning.contest import Block
+from aiter_tuning.keys import full_key
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import LaneView, Watcher
 from aiter_tuning.status import Status
@@ -246,10 +247,26 @@ class Recorder(Watcher):
     def publish_all(self) -> None:
         """Writes the rows that still wait, and looks up every row written."""
         self._publisher.write()
+        self._correct_outcomes()
         for note in self._publisher.check():
             self._reporter.note(note)
         for note in self._poison.notes() if self._poison is not None else ():
             self._reporter.note(note)
+
+    def _correct_outcomes(self) -> None:
+        """By what came out when rows were to be written: serving did not take some, or others' rows stay."""
+        refused, kept_out, device = self._publisher.refused, self._publisher.kept_out, self._grounds.device
+        for index, outcome in self.outcomes.items() if refused or kept_out else ():
+            key = full_key(device.gfx, device.cu_num, device.gpu_model, dict(outcome.shape))
+            if key in refused and outcome.proposed:
+                told = f"{outcome.winner} is not published, serving does not take it: {refused[key]}"
+                outcome = replace(outcome, verdict=Verdict.not_served, reason=told, published=False, proposed=False)
+            elif key in kept_out:
+                outcome = replace(outcome, published=False)
+            self.outcomes[index] = outcome
+        if self._publisher.unproven:
+            rows = "1 row was" if self._publisher.unproven == 1 else f"{self._publisher.unproven} rows were"
+            self._reporter.note(f"{rows} not proven and not written; the same command goes on with that")
 
     def conclude(self, index: int) -> ShapeOutcome:
         """Chooses for one shape from the results it has, and publishes what may be published."""

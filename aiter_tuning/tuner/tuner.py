@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from aiter_tuning.devices.device import Device
@@ -49,6 +50,7 @@ from aiter_tuning.tuner.outcome import ExitCode, LaneTime, RunSummary, ShapeOutc
 from aiter_tuning.tuner.plan import ShapePlan, plan_shape
 from aiter_tuning.tuner.poison_list import PoisonList
 from aiter_tuning.tuner.profile_file import ProfileFile
+from aiter_tuning.tuner.proving import Prover
 from aiter_tuning.tuner.publishing import Publisher, WriteFailedError
 from aiter_tuning.tuner.record import discard_if_empty, has_record, open_record
 from aiter_tuning.tuner.recording import Recorder
@@ -191,6 +193,9 @@ class TunerCommon:
                 arguments.candidate_file.unlink(missing_ok=True)  # an older proposal says nothing any more
                 if not arguments.update_improved:
                     proposal = begin_proposal(arguments.tune_file, arguments.candidate_file)
+            prover = None
+            if arguments.probe:
+                prover = stack.enter_context(self._prover(proposal or arguments.tune_file, device))
             publisher = Publisher(
                 proposal or arguments.tune_file,
                 self.family.key,
@@ -198,6 +203,7 @@ class TunerCommon:
                 sort=arguments.sort,
                 generation=generation,
                 evidence_of=arguments.tune_file,
+                prover=prover,
             )
             settings = _finals_settings(arguments)
             comparer = None
@@ -307,6 +313,9 @@ class TunerCommon:
                 kept = "the checkpoint is gone, and what was measured with it"
             return None, f"{text}; {kept}: {advice} the same command again"
         return outcome.end, _advice(outcome, recorder.outcomes.values())
+
+    def _prover(self, table: Path, device: Device) -> Prover:
+        return Prover(self._reference, self.family.key, table, device, seed=SAMPLE_SEED, stop=lambda: self._stop)
 
     def _clocks(self, arguments: TuneArguments) -> Clocks:
         compile_s = arguments.compile_timeout or (COMPILE_TIMEOUT_S if self.family.precompiles else None)

@@ -1,6 +1,7 @@
 """From a screening to the finals, to a decision and its evidence, and what of it survives a run's death."""
 
 import argparse
+import errno
 import math
 import zlib
 
@@ -8,6 +9,7 @@ import pytest
 
 from aiter_tuning.contest import Block
 from aiter_tuning.status import Status
+from aiter_tuning.tables import tuned
 from aiter_tuning.tables.checkpoint_record import BlockRows
 from aiter_tuning.tables.csv_reader import read_rows
 from aiter_tuning.tables.evidence import EvidenceIndex, evidence_path, read_evidence
@@ -132,13 +134,13 @@ def test_a_decision_that_writes_no_row_has_a_record_too(tune, out):
     assert summary.exit_code is ExitCode.done
 
 
-def test_the_record_is_on_disk_before_the_table_is_replaced(tune, out):
-    def finals(name, block):
-        if not out.exists():
-            out.mkdir()
-        return CLOSE[name]
+def test_the_record_is_on_disk_before_the_table_is_replaced(tune, out, monkeypatch):
+    def no_room(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    summary, _ = tune(finals)
+    monkeypatch.setattr(tuned, "atomic_write", no_room)
+
+    summary, _ = tune()
 
     assert summary.exit_code is ExitCode.write_failed
     assert [record.verdict for record in records(out)] == ["promoted"]
