@@ -50,7 +50,7 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
         file = read_shapes(arguments.untune_file, family.key)
     except OSError as error:
         raise UsageError(f"--untune_file {arguments.untune_file}: {error.strerror or error}") from error
-    devices = pool.devices if pool is not None else _devices(family, arguments)
+    devices = pool.devices if pool is not None else devices_for(family, arguments)
     try:
         require_one_model(devices)
     except MixedModelsError as error:
@@ -73,7 +73,13 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
     return Request(arguments, devices, tuple(shapes), tuple(published), (*warnings, *notes))
 
 
-def _devices(family: Family, arguments: TuneArguments) -> tuple[Device, ...]:
+def devices_for(family: Family, arguments: TuneArguments) -> tuple[Device, ...]:
+    """The devices that a family is to be measured on.
+
+    Raises:
+        UsageError: the ones that were asked for are none of its kinds.
+        NoDeviceError: there is none.
+    """
     wanted, runs_on = arguments.device, tuple(family.devices)
     if wanted is not None:
         asked = {wanted} if wanted in ("cpu", "cuda", "hip") else {"cuda", "hip"}  # else it names GPUs

@@ -26,19 +26,12 @@ from aiter_tuning.devices.device import Device
 from aiter_tuning.devices.disturbances import disturbance_notes
 from aiter_tuning.devices.host_load import LoadWatch
 from aiter_tuning.keys import Shape
-from aiter_tuning.measure.plan import MeasurePlan
-from aiter_tuning.measure.statistics import StopRule
 from aiter_tuning.pool.pool import Pool
-from aiter_tuning.pool.watcher import Clocks, RunEnd, RunOutcome
+from aiter_tuning.pool.watcher import RunEnd, RunOutcome
 from aiter_tuning.tables.checkpoint import RunFingerprint
 from aiter_tuning.tables.tuned_row import TunedRow
 from aiter_tuning.task import LogbookError
-from aiter_tuning.tuner.arguments import (
-    ARG_DEFAULTS,
-    COMPILE_TIMEOUT_S,
-    TuneArguments,
-    check_writable,
-)
+from aiter_tuning.tuner.arguments import ARG_DEFAULTS, TuneArguments, check_writable
 from aiter_tuning.tuner.comparison import ComparisonPlanner, StagedTables, begin_proposal
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.family_reference import check_declarations, reference_of
@@ -46,6 +39,7 @@ from aiter_tuning.tuner.finals import FinalsPlanner, FinalsSettings
 from aiter_tuning.tuner.fingerprint import run_fields
 from aiter_tuning.tuner.generation import Generation, versions_in_evidence
 from aiter_tuning.tuner.grounds import Grounds
+from aiter_tuning.tuner.lanes import clocks_of, device_name, measure_plan, preload_of, timer_of
 from aiter_tuning.tuner.outcome import ExitCode, LaneTime, RunSummary, ShapeOutcome, Verdict, exit_code_of
 from aiter_tuning.tuner.plan import ShapePlan, plan_shape
 from aiter_tuning.tuner.poison_list import PoisonList
@@ -108,7 +102,7 @@ class TunerCommon:
             if row is None or work.arguments.retune
         )
         already = len(work.shapes) - len(planned)
-        return RunOverview(self.family.name, _name(work.device), len(work.devices), planned, already, work.notes)
+        return RunOverview(self.family.name, device_name(work.device), len(work.devices), planned, already, work.notes)
 
     def _planned(self, shape: Shape, device: Device, row: TunedRow | None, sample: int | None) -> PlannedShape:
         """What is shown of a plan; the plans of a hundred thousand shapes are not kept at a time."""
@@ -156,7 +150,7 @@ class TunerCommon:
         self, work: Request, profile: ProfileFile | None, reporter: Reporter, pool: Pool | None, began: float
     ) -> RunSummary:
         arguments, device = work.arguments, work.device
-        summary = RunSummary(self.family.name, _name(device), ExitCode.done, tune_file=str(arguments.tune_file))
+        summary = RunSummary(self.family.name, device_name(device), ExitCode.done, tune_file=str(arguments.tune_file))
         with ExitStack() as stack:
             if not (work.untuned or (work.shapes and (arguments.retune or has_record(arguments)))):
                 return replace(summary, already_tuned=len(work.shapes), elapsed_s=time.monotonic() - began)
@@ -171,11 +165,13 @@ class TunerCommon:
             stack.push(discard_after_failure)
             if pool is None:
                 load = self._load.read()
-                pool = stack.enter_context(Pool(devices=work.devices, preload=_preload(self.family, work.device)))
+                pool = stack.enter_context(Pool(devices=work.devices, preload=preload_of(self.family, work.device)))
                 for note in disturbance_notes(work.devices, load):
                     reporter.note(note)
             self._pool = pool
-            poison = PoisonList(self.family.name, device, self._fingerprint(work).fields, self._clocks(arguments))
+            poison = PoisonList(
+                self.family.name, device, self._fingerprint(work).fields, clocks_of(arguments, self.family)
+            )
             runs = shape_runs(self.family, arguments, plans, checkpoint, poison)
             already = len(work.shapes) - len(runs)
             if (gone := _gone_text(self.family, runs)) is not None:
@@ -278,14 +274,7 @@ class TunerCommon:
     ) -> tuple[RunEnd | None, str]:
         """Measures and publishes; how it ended (None: results could not be written) and what to do about it."""
         budget_s = None if arguments.budget is None else max(0.0, arguments.budget - (time.monotonic() - began))
-        plan = MeasurePlan(
-            err_ratio=arguments.err_ratio,
-            seed=SAMPLE_SEED,
-            early_stop=None if arguments.full_iters else StopRule(),
-            warmup=arguments.warmup,
-            iters=arguments.iters,
-            timer=_timer(arguments, pool.devices[0]),
-        )
+        plan = measure_plan(arguments, pool.devices[0])
         try:
             groups = make_groups()
             outcome = RunOutcome(RunEnd.interrupted) if self._stop else RunOutcome(RunEnd.done)
@@ -293,7 +282,7 @@ class TunerCommon:
                 outcome = pool.run(
                     groups,
                     plan,
-                    self._clocks(arguments),
+                    clocks_of(arguments, self.family),
                     on_fault="continue",
                     watcher=recorder,
                     budget_s=budget_s,
@@ -317,10 +306,6 @@ class TunerCommon:
     def _prover(self, table: Path, device: Device) -> Prover:
         return Prover(self._reference, self.family.key, table, device, seed=SAMPLE_SEED, stop=lambda: self._stop)
 
-    def _clocks(self, arguments: TuneArguments) -> Clocks:
-        compile_s = arguments.compile_timeout or (COMPILE_TIMEOUT_S if self.family.precompiles else None)
-        return Clocks(arguments.timeout, arguments.candidate_timeout, compile_s)
-
     def _fingerprint(self, work: Request) -> RunFingerprint:
         arguments = work.arguments
         return RunFingerprint(
@@ -331,7 +316,7 @@ class TunerCommon:
                 iters=arguments.iters,
                 err_ratio=arguments.err_ratio,
                 seed=SAMPLE_SEED,
-                timer=_timer(arguments, work.device),
+                timer=timer_of(arguments, work.device),
             )
             | ({"early stop": "off"} if arguments.full_iters else {})
         )
@@ -346,7 +331,7 @@ class TunerCommon:
             PlannedShape(run.plan.label, tuple(c.name for c in run.todo), run.resumed, run.plan.incumbent)
             for run in runs
         )
-        return RunOverview(self.family.name, _name(work.device), len(work.devices), tuple(planned), already)
+        return RunOverview(self.family.name, device_name(work.device), len(work.devices), tuple(planned), already)
 
 
 def _gone_text(family: Family, runs: Sequence[ShapeRun]) -> str | None:
@@ -373,12 +358,6 @@ def _finals_settings(arguments: TuneArguments) -> FinalsSettings:
     )
 
 
-def _name(device: Device) -> str:
-    """The device for a person."""
-    unit = "core" if device.torch_device == "cpu" else "CU"
-    return f"{device.gpu_model} ({device.gfx}, {device.cu_num} {unit}{'s' if device.cu_num != 1 else ''})"
-
-
 def _advice(outcome: RunOutcome, shapes: Iterable[ShapeOutcome]) -> str:
     """What a person should know about the end of a run, and do next."""
     incomplete = sum(shape.verdict is Verdict.incomplete for shape in shapes)
@@ -390,14 +369,3 @@ def _advice(outcome: RunOutcome, shapes: Iterable[ShapeOutcome]) -> str:
     if outcome.end is RunEnd.budget:
         return f"the budget is used up: {left}" if incomplete else ""
     return left if incomplete else ""
-
-
-def _timer(arguments: TuneArguments, device: Device) -> str:
-    """The clock that was asked for; of itself the host's on a CPU, elsewhere the best that works there."""
-    return "wall" if device.torch_device == "cpu" else arguments.timer
-
-
-def _preload(family: Family, device: Device) -> tuple[str, ...]:
-    """What workers import before they are needed."""
-    on_gpu = device.torch_device != "cpu"
-    return ("aiter_tuning.measure.triton_ahead", "torch", "triton") if on_gpu and family.precompiles else ("torch",)
