@@ -58,6 +58,7 @@ examples:
   aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --all --min_improvement_pct 5   replace what is 5 % slower
   aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --compare   what serving would gain; writes a candidate table
   aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --compare --update_improved   and write what is better
+  aiter-tune tune gemm_cpu --run_config tuned.csv              time and check what serving runs; tunes nothing
   aiter-tune tune gemm_cpu -i shapes.csv -o tuned.csv --retry crash,timeout
   aiter-tune tune my/op.py:MyOp -i shapes.csv -o tuned.csv     an operator of your own
 
@@ -157,6 +158,14 @@ def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
         f"(default: the family's, mostly {DEFAULT_MEASUREMENT.err_ratio})",
     )
 
+    choice.add_argument(
+        "--run_config",
+        metavar="CSV",
+        nargs="?",
+        const=True,
+        help="tune nothing: time and check what serving runs, for the rows of this table, or without one for the "
+        "shapes of -i; exit code 1 if something fails or is wrong",
+    )
     choice.add_argument(
         "--candidate_sample",
         metavar="N",

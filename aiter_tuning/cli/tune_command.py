@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from aiter_tuning.cli import run_config_command
 from aiter_tuning.cli.interrupt import stop_on_signal
 from aiter_tuning.families import find_family
 from aiter_tuning.report.comparison import comparison_text, print_comparison, report_path
@@ -19,6 +20,8 @@ from aiter_tuning.tuner.tuner import TunerCommon
 
 def run(args: argparse.Namespace) -> int:
     """Tunes, shows progress on stderr and the summary on stdout."""
+    if args.run_config:
+        return run_config_command.run(args)
     tuner = TunerCommon(find_family(args.family))
     if args.dry_run:
         overview = tuner.overview(args)

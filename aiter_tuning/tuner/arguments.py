@@ -45,6 +45,7 @@ ARG_DEFAULTS: dict[str, Any] = {
     "compare": False,
     "update_improved": False,
     "probe": None,
+    "run_config": False,
     "warmup": DEFAULT_MEASUREMENT.warmup,
     "iters": DEFAULT_MEASUREMENT.iters,
     "timeout": DEFAULT_MEASUREMENT.timeout,
