@@ -1,4 +1,4 @@
-"""The grammar of the commands that look after tables: ``check``, ``merge`` and ``diff``."""
+"""The grammar of the commands that look after tables: ``check``, ``merge``, ``diff`` and ``verify``."""
 
 from __future__ import annotations
 
@@ -46,8 +46,31 @@ exit codes: 0 no difference, 1 differences, 2 bad usage or input
 """
 
 
+_VERIFY_EPILOG = """\
+Each row for this device is timed again, in turns with the family's default and, where the evidence names it, with what
+it replaced. A row does not hold if its kernel is gone, its result is wrong, it fails, it is slower than either by more
+than the noise, or it was measured under other versions of torch or triton. Nothing is written.
+
+examples:
+  aiter-tune verify tuned_csv/gemm_cpu_tuned.csv
+  aiter-tune verify tuned.csv --family gemm_bf16 --ignore stale --json
+
+exit codes: 0 all rows hold, 1 some do not, 2 bad usage or input, 3 interrupted, 4 no usable device
+"""
+
+
 def add_table_commands(commands: argparse._SubParsersAction[Any]) -> None:
-    """Adds the three commands."""
+    """Adds the four commands."""
+    verify = _add(commands, "verify", "time the rows of a table again, and say which no longer hold", _VERIFY_EPILOG)
+    verify.add_argument("table", metavar="CSV", help="the tuned table")
+    verify.add_argument("--family", metavar="FAMILY", help=_FAMILY)
+    verify.add_argument("--device", metavar="DEVICE", help="cpu, cuda, hip, or indices and UUIDs separated by commas")
+    verify.add_argument("--mp", metavar="N", type=_whole, help="how many devices or lanes at a time (default: 0, all)")
+    verify.add_argument("--rounds", metavar="N", type=_whole, help="timed turns of each, at least (default: 3)")
+    verify.add_argument("--timer", metavar="NAME", help="which clock, see `aiter-tune tune --help` (default: auto)")
+    verify.add_argument("--ignore", metavar="KIND,…", default="", help="gone, wrong, fails, slower or stale: left out")
+    verify.add_argument("--json", action="store_true", help="as JSON")
+
     check = _add(commands, "check", "say what is wrong with tables", _CHECK_EPILOG)
     check.add_argument("tables", metavar="CSV", nargs="+", help=f"tuned tables and files of shapes; {_TABLES}")
     check.add_argument("--family", metavar="FAMILY", help=_FAMILY)
@@ -97,3 +120,9 @@ def _codes(text: str) -> tuple[Code, ...]:
         found = ", ".join(unknown) or "nothing"
         raise argparse.ArgumentTypeError(f"{found!r} is no kind of finding; there are {', '.join(Code)}")
     return tuple(map(Code, words))
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return int(text)

@@ -194,7 +194,7 @@ def contest_on_record(
     rule = make_rule(ordered, running_us)
     rows = checkpoint.blocks(shape, fingerprints, phase)
     blocks, device = recorded_blocks(ordered, len(running), rows, rule)
-    contest = Contest(rule, SAMPLE_SEED, block_calls=_calls(running_us), blocks=blocks, device=device)
+    contest = Contest(rule, SAMPLE_SEED, block_calls=calls_in_a_block(running_us), blocks=blocks, device=device)
     over = all(name in known for name in running) and not (blocks and rule.active(range(len(running)), blocks))
     results = known | failed if over and (blocks or not running) else failed
     return Finals(ordered, len(running), rule, contest, list(blocks), results, attempts, convicted, phase, fingerprints)
@@ -230,7 +230,7 @@ def _convicted(suspicions: int, attempt: int) -> Measurement:
     return Measurement.failed(Status.crash, detail, us=math.inf, attempt=attempt)
 
 
-def _calls(running_us: Sequence[float]) -> int:
+def calls_in_a_block(running_us: Sequence[float]) -> int:
     """Timed calls of a finalist in a block, at least."""
     slowest = max(running_us, default=1.0)
     return max(1, min(DEFAULT_RACE.block_calls, int(_CALLS_US / slowest)))
@@ -238,6 +238,6 @@ def _calls(running_us: Sequence[float]) -> int:
 
 def most_blocks(running_us: Sequence[float]) -> int:
     """The cap, for candidates of these latencies."""
-    calls = _calls(running_us)
+    calls = calls_in_a_block(running_us)
     block_us = sum(max(Contest.block_us, calls * us) for us in running_us)
     return max(_FEWEST_BLOCKS, min(DEFAULT_RACE.max_blocks, int(_CONTEST_US / max(1.0, block_us))))

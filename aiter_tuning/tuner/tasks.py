@@ -84,11 +84,12 @@ class FamilyTasks:
 
     def group(self, plan: ShapePlan, candidates: Sequence[Candidate], logbook: Logbook | None = None) -> Group:
         """Candidates of one shape as a group, in the order given."""
-        ways = [
-            ((one.kernel_id, one.split_k, one.name), self._run(self.reference, dict(one.config), plan.work))
-            for one in candidates
-        ]
+        ways = [((one.kernel_id, one.split_k, one.name), self.way(one, plan.work)) for one in candidates]
         return self.group_of(plan.shape, plan.label, plan.work, ways, logbook)
+
+    def way(self, candidate: Candidate, work: Work) -> RunCandidate:
+        """What a worker calls to run a candidate."""
+        return self._run(self.reference, dict(candidate.config), work)
 
     def group_of(
         self,
