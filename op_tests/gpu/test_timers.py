@@ -295,6 +295,26 @@ def test_a_kernel_timed_against_itself_shows_how_far_each_timer_can_be_trusted()
 
 
 @needs_cupti
+def test_a_record_costs_little() -> None:
+    read("kernel", add_call(4096))
+    source = scenario.timers()._source("kernel")
+    assert isinstance(source, CuptiActivity)
+    x = torch.ones(1024, device="cuda")
+    source.start()
+    for _ in range(1000):
+        x.add_(1)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    records = source.collect()
+    each_us = (time.perf_counter() - began) * 1e6 / 1000
+    source.stop()
+    print(f"\n{len(records)} records, {each_us:.2f} us each, buffers read: {source._buffers is not None}")
+    assert len(records) == 1000
+    assert source._buffers is not None, "cupti-python's objects cost 80 us each"
+    assert each_us < 20
+
+
+@needs_cupti
 def test_what_cupti_costs() -> None:
     costs = in_its_own_process("cupti_costs")
     assert not [name for name in costs if name.startswith("lost")], costs

@@ -200,6 +200,7 @@ class FakeCupti:
         self.subscribed = False
         self.taken = False
         self.dropped = 0
+        self.now_ns = 0
 
     def subscribe(self, callback: Any, userdata: Any) -> int:
         if self.taken:
@@ -225,6 +226,9 @@ class FakeCupti:
         assert self.callbacks is not None
         pending, self.pending = self.pending, []
         self.callbacks[1](pending)
+
+    def get_timestamp(self) -> int:
+        return self.now_ns
 
     def activity_get_num_dropped_records(self, context: int, stream: int, address: int) -> None:
         import ctypes

@@ -1,7 +1,8 @@
 """Activity records from CUPTI, through NVIDIA's ``cupti-python``.
 
-A session starts in 0.1 s and hands over 300 records in 20 ms, where torch's profiler needs 5 s for its first session.
-Nothing is collected outside a candidate's timing, since each record costs microseconds of Python.
+A session starts in 0.1 s, where torch's profiler needs 5 s for its first one. Nothing is collected outside a
+candidate's timing, since each record costs microseconds of Python; those of work that ended before a session began are
+left out, which CUPTI hands over late.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from importlib import metadata
 from typing import Any
 
 from aiter_tuning.measure.gpu.activity import ActivityLostError, ActivityUnavailableError, Record
-from aiter_tuning.measure.gpu.cupti_layout import Reader, layouts_of
+from aiter_tuning.measure.gpu.cupti_buffers import BUFFER_BYTES, Buffers, RefusedError, layouts_of
 from aiter_tuning.status import describe
 
-_BUFFER_BYTES = 1 << 20
-"""One for each collection; holds thousands of records."""
+_A_SECOND_NS = 1e9
 _INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 """Set by nsys and ncu in the processes that they watch."""
 
@@ -35,7 +35,11 @@ class CuptiActivity:
         kernels = (int(kinds.CONCURRENT_KERNEL), int(kinds.KERNEL))
         names = {"activity_kernel": kernels, "activity_memcpy": (int(kinds.MEMCPY),)}
         names["activity_memset"] = (int(kinds.MEMSET),)
-        self._read = Reader((kind for numbers in names.values() for kind in numbers), layouts_of(cupti, names)).read
+        self._layouts = layouts_of(cupti, names)
+        self._wanted = frozenset(kind for numbers in names.values() for kind in numbers)
+        self._buffers: Buffers | None = None
+        """None: the package hands over an object for each record."""
+        self._since_ns = 0.0
         self._records: list[Record] = []
         self._enabled: list[Any] = []
 
@@ -88,19 +92,54 @@ class CuptiActivity:
             raise ActivityUnavailableError(f"CUPTI cannot be used ({describe(error)})") from error
         return source
 
+    def read_buffers(self, library: Any, launch: Callable[[], None]) -> bool:
+        """Reads CUPTI's own buffers from now on, if that works here; otherwise all stays as it is.
+
+        Args:
+            library: see :func:`~aiter_tuning.measure.gpu.cupti_buffers.loaded_library`.
+            launch: puts one kernel on the device and waits for it; tried before and after.
+        """
+        if library is None or not self._wanted <= self._layouts.keys():
+            return False
+        try:
+            wanted = self._one_collection(launch)
+            self._buffers = Buffers(library, self._layouts, self._records.append)
+            found = self._one_collection(launch)
+        except (RefusedError, ActivityLostError):
+            found, wanted = [], []
+        works = bool(found) and [record.graph for record in found] == [record.graph for record in wanted]
+        if not works or any(not 0 < record.end_ns - record.start_ns < _A_SECOND_NS for record in found):
+            self._buffers = None
+        return self._buffers is not None
+
+    def _one_collection(self, launch: Callable[[], None]) -> Sequence[Record]:
+        self.start()
+        try:
+            launch()
+            return self.collect()
+        finally:
+            self.stop()
+
     def start(self) -> None:
         if not self._enabled:
             # Each time anew: a profiler session of a candidate's may have put its own callbacks there.
-            self._cupti.activity_register_callbacks(self._ask, self._take)
+            if self._buffers is not None:
+                self._buffers.register()
+            else:
+                self._cupti.activity_register_callbacks(self._ask, self._take)
             for kind in self._kinds:
                 self._cupti.activity_enable(kind)
                 self._enabled.append(kind)
         self._records.clear()
+        self._since_ns = float(self._now_ns())
 
     def collect(self) -> Sequence[Record]:
-        self._cupti.activity_flush_all(0)
+        if self._buffers is not None:
+            self._buffers.flush()
+        else:
+            self._cupti.activity_flush_all(0)
         dropped = self._dropped()
-        records = list(self._records)
+        records = [record for record in self._records if record.end_ns > self._since_ns]
         self._records.clear()
         if dropped:
             raise ActivityLostError(f"CUPTI dropped {dropped} records")
@@ -110,13 +149,21 @@ class CuptiActivity:
         while self._enabled:
             self._cupti.activity_disable(self._enabled.pop())
 
+    def _now_ns(self) -> int:
+        """On the clock of the records; 0 with a release that does not tell."""
+        clock = getattr(self._cupti, "get_timestamp", None)
+        return 0 if clock is None else int(clock())
+
     @staticmethod
     def _ask() -> tuple[int, int]:
         """Bytes of the next buffer, and how many records it may hold; 0: as many as fit."""
-        return _BUFFER_BYTES, 0
+        return BUFFER_BYTES, 0
 
     def _take(self, activities: Sequence[Any]) -> None:
-        self._records.extend(record for activity in activities if (record := self._read(activity)) is not None)
+        for activity in activities:
+            if int(activity.kind) in self._wanted:
+                graph = int(getattr(activity, "graph_id", 0))
+                self._records.append(Record(int(activity.start), int(activity.end), graph))
 
     def _dropped(self) -> int:
         count = ctypes.c_size_t(0)

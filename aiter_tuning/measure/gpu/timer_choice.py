@@ -22,6 +22,7 @@ from aiter_tuning.devices.device import DeviceKind
 from aiter_tuning.measure.gpu.accelerator import Accelerator, Gpu
 from aiter_tuning.measure.gpu.activity import ActivitySource, ActivityUnavailableError
 from aiter_tuning.measure.gpu.cupti_activity import CuptiActivity
+from aiter_tuning.measure.gpu.cupti_buffers import loaded_library
 from aiter_tuning.measure.gpu.device_timer import DeviceTimer, Mode
 from aiter_tuning.measure.gpu.kineto_activity import KinetoActivity
 from aiter_tuning.measure.statistics import median
@@ -175,6 +176,20 @@ def _add_of_known_size() -> Call:
     return Call(torch.add, (source, 1), {"out": torch.empty_like(source)})
 
 
+def _records_of_kernels() -> ActivitySource:
+    source = CuptiActivity.open(torch.version.cuda)
+    out = torch.empty(1024, dtype=torch.float32, device="cuda")
+    torch.cuda.synchronize()
+
+    def launch() -> None:
+        out.fill_(1.0)
+        torch.cuda.synchronize()
+
+    launch()  # its code is loaded before it is looked at
+    source.read_buffers(loaded_library(), launch)
+    return source
+
+
 _timers: list[GpuTimers] = []
 """Of this process, which is bound to one GPU for its life."""
 
@@ -183,7 +198,7 @@ def timers_of_this_gpu(kind: DeviceKind) -> GpuTimers:
     """The timers of the GPU that this worker is bound to."""
     if not _timers:
         sources: dict[str, Callable[[], ActivitySource]] = {
-            "kernel": lambda: CuptiActivity.open(torch.version.cuda),
+            "kernel": _records_of_kernels,
             "profiler": KinetoActivity.open,
         }
         _timers.append(GpuTimers(kind, Gpu(), sources, _add_of_known_size))
