@@ -34,9 +34,7 @@ _CHECKPOINT_TAIL = ("device_uuid", "detail", "fingerprint", "time")
 CALLS_COLUMN = "calls"
 """How often serving asked for a shape, in files of shapes: what is saved is microseconds times calls."""
 
-RESERVED_COLUMNS = frozenset(
-    (*DEVICE_COLUMNS, *_TUNED_COLUMNS, *_CHECKPOINT_COLUMNS, *_CHECKPOINT_TAIL, CALLS_COLUMN)
-)
+RESERVED_COLUMNS = frozenset((*DEVICE_COLUMNS, *_TUNED_COLUMNS, *_CHECKPOINT_COLUMNS, *_CHECKPOINT_TAIL, CALLS_COLUMN))
 """Columns of tuned tables, checkpoints and files of shapes, which a key field would collide with."""
 
 _DTYPE_SPELLINGS = {

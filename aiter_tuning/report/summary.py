@@ -22,7 +22,8 @@ PLAIN_WIDTH = 200
 """Columns of a table that goes to a file or a pipe."""
 
 _SHAPE_COLUMNS = ("shape", "verdict", "kernel", "us", "default us", "gain %", "margin %", "candidates")
-_WHOLE = ("verdict", "us", "default us", "gain %", "margin %")
+_CALLS_COLUMNS = ("calls", "saved ms")
+_WHOLE = (*_CALLS_COLUMNS, "verdict", "us", "default us", "gain %", "margin %")
 
 _TIME_COLUMNS = {
     "start": ("starting",),
@@ -50,7 +51,8 @@ def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False,
         have_row = f", {already_text(summary.already_tuned)}" if summary.already_tuned else ""
         print(f"0 shapes to tune{have_row}", file=stream)
     else:
-        shown = summary.shapes if verbose else _most_telling(summary.shapes)
+        ranked = rank(summary.shapes)
+        shown = ranked if verbose else _most_telling(ranked)
         print_table(_shape_table(shown), stream, width)
         _print_more(len(summary.shapes) - len(shown), stream)
         print(_totals(summary), file=stream)
@@ -69,6 +71,29 @@ def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False,
         print(summary.message, file=stream)
 
 
+def rank(shapes: tuple[ShapeOutcome, ...]) -> tuple[ShapeOutcome, ...]:
+    """Where it is known how often serving asks for each shape: by the time that serving saves, the most first."""
+    if all(shape.calls is None for shape in shapes):
+        return shapes
+    return tuple(sorted(shapes, key=lambda shape: -_saved_ms(shape)))
+
+
+def _saved_ms(shape: ShapeOutcome) -> float:
+    return shape.saved_us * (shape.calls or 0) / 1e3
+
+
+def _saved_text(shapes: tuple[ShapeOutcome, ...]) -> str:
+    """What all of it is worth, weighted by calls; empty where nobody counted them."""
+    counted = [shape for shape in shapes if shape.calls is not None]
+    before_ms = sum((shape.incumbent_us or 0.0) * (shape.calls or 0) / 1e3 for shape in counted)
+    if not counted or not before_ms:
+        return ""
+    saved_ms = sum(map(_saved_ms, counted))
+    calls = sum(shape.calls or 0 for shape in counted)
+    share = f"{saved_ms * 100 / before_ms:.1f} %"
+    return f"\nover {calls:g} calls as counted: {saved_ms:.4g} of {before_ms:.4g} ms saved, {share}"
+
+
 def _most_telling(shapes: tuple[ShapeOutcome, ...]) -> tuple[ShapeOutcome, ...]:
     """Those that need a person first, then as many others as fit, in their order."""
     if len(shapes) <= SHOWN_SHAPES:
@@ -82,7 +107,7 @@ def _shape_table(shapes: tuple[ShapeOutcome, ...]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             shape.label,
             shape.verdict.replace("_", " "),
@@ -95,9 +120,14 @@ def _shape_table(shapes: tuple[ShapeOutcome, ...]) -> Table:
         )
         for shape in shapes
     ]
+    titles: tuple[str, ...] = _SHAPE_COLUMNS
+    if any(shape.calls is not None for shape in shapes):
+        titles = (*titles, *_CALLS_COLUMNS)
+        counted = [(f"{shape.calls or 0:g}", f"{_saved_ms(shape):.4g}") for shape in shapes]
+        rows = [(*row, *cells) for row, cells in zip(rows, counted, strict=True)]
     table = Table(box=None, pad_edge=False, header_style="bold")
     # Where a terminal is narrow texts are folded. A number that lost digits would be another number: those keep theirs.
-    for title, cells in zip(_SHAPE_COLUMNS, zip(*rows, strict=True), strict=True):
+    for title, cells in zip(titles, zip(*rows, strict=True), strict=True):
         if title in _WHOLE:
             justify: JustifyMethod = "left" if title == "verdict" else "right"
             table.add_column(title, justify=justify, no_wrap=True, min_width=max(map(len, (title, *cells))))
@@ -134,7 +164,7 @@ def _totals(summary: RunSummary) -> str:
         text += f"; {(1 - ratio) * 100:.1f} % less time than the default on average, {max(gains):.1f} % at best"
     counts = ", ".join(f"{count} {status}" for status, count in summary.counts.items())
     already = f"; {already_text(summary.already_tuned)}" if summary.already_tuned else ""
-    return f"{text}{already}\ncandidates: {counts}"
+    return f"{text}{already}{_saved_text(summary.shapes)}\ncandidates: {counts}"
 
 
 def _print_causes(causes: tuple[FailureCause, ...], stream: TextIO, most: int) -> None:
@@ -211,6 +241,8 @@ def summary_json(summary: RunSummary) -> str:
                     "default": shape.default,
                     "default_us": shape.default_us,
                     "gain_pct": shape.gain_pct,
+                    "calls": shape.calls,
+                    "saved_us": shape.saved_us,
                     "incumbent": shape.incumbent,
                     "margin_pct": shape.margin_pct,
                     "bar_pct": shape.bar_pct,

@@ -88,6 +88,10 @@ class ShapeOutcome:
     """What serving runs before and after; None: that was not compared."""
     incumbent: str = ""
     """What ran before: the published row's candidate, else the default."""
+    incumbent_us: float | None = None
+    """Beside the others; None where it has no latency that counts."""
+    calls: float | None = None
+    """How often serving asks for the shape; None: the file of shapes does not tell."""
     margin_pct: float | None = None
     """How much faster the challenger is than the incumbent; None: nothing was compared."""
     bar_pct: float | None = None
@@ -96,6 +100,17 @@ class ShapeOutcome:
     """The noise floor of the comparison."""
     blocks: int = 0
     """How often the finalists were timed in turns; 0: the decision rests on single timings."""
+
+    @property
+    def saved_us(self) -> float:
+        """What one call takes less than today, as serving runs it where that was compared; 0 if nothing changes."""
+        served = self.served
+        if served is not None and served.after is not None:
+            before, after = served.before.us, served.after.us
+        else:
+            before, after = self.incumbent_us, self.us
+        changes = self.proposed and self.winner != self.incumbent
+        return before - after if changes and before is not None and after is not None else 0.0
 
     @property
     def gain_pct(self) -> float | None:

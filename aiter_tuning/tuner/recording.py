@@ -394,6 +394,7 @@ def outcome_of(run: ShapeRun, decision: Decision, *, published: bool, proposed: 
         default=plan.default,
         default_us=default.us if default is not None and default.status is Status.ok else None,
         incumbent=plan.incumbent,
+        incumbent_us=choice.incumbent_us,
         margin_pct=None if gate is None else gate.margin_pct,
         bar_pct=None if gate is None else gate.bar_pct,
         noise_pct=None if gate is None else gate.noise_pct,

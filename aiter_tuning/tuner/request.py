@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aiter_tuning.devices.device import Device, NoDeviceError
@@ -12,7 +13,7 @@ from aiter_tuning.keys import Shape
 from aiter_tuning.measure.timer import check_timer
 from aiter_tuning.pool.pool import Pool
 from aiter_tuning.tables.merging import TunedTables
-from aiter_tuning.tables.shapes import read_shapes
+from aiter_tuning.tables.shapes import ShapeFile, read_shapes
 from aiter_tuning.tables.tuned_row import TunedRow
 from aiter_tuning.tuner.arguments import TuneArguments, UsageError, check_readable
 from aiter_tuning.tuner.family import Family
@@ -28,6 +29,8 @@ class Request:
     shapes: tuple[Shape, ...]
     published: tuple[TunedRow | None, ...]
     notes: tuple[str, ...]
+    calls: tuple[float, ...] = ()
+    """How often serving asks for each shape; empty if the file does not tell."""
 
     @property
     def device(self) -> Device:
@@ -70,7 +73,20 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
         distinct = "1 distinct shape" if len(file.shapes) == 1 else f"{len(file.shapes)} distinct shapes"
         warnings.append(f"{file.path}: {repeat}; {distinct} in {file.rows} rows")
     notes = [*device_notes(devices), *notes]
-    return Request(arguments, devices, tuple(shapes), tuple(published), (*warnings, *notes))
+    return Request(
+        arguments, devices, tuple(shapes), tuple(published), (*warnings, *notes), _calls(family, file, shapes)
+    )
+
+
+def _calls(family: Family, file: ShapeFile, shapes: Sequence[Shape]) -> tuple[float, ...]:
+    """Calls of the shapes that are tuned: of all those that they serve."""
+    if not file.calls:
+        return ()
+    total: dict[tuple[object, ...], float] = {}
+    for shape, calls in zip(file.shapes, file.calls, strict=True):
+        served_by = tuple(family.key.parse(family.bucket(shape)).values())
+        total[served_by] = total.get(served_by, 0) + calls
+    return tuple(total[tuple(shape.values())] for shape in shapes)
 
 
 def devices_for(family: Family, arguments: TuneArguments) -> tuple[Device, ...]:

@@ -226,7 +226,7 @@ class TunerCommon:
 
             reporter.run_started(self._started(work, runs, already))
             end, message = self._measure(groups, recorder, pool, arguments, began)
-            shapes = tuple(recorder.outcomes[index] for index in sorted(recorder.outcomes))
+            shapes = _with_calls((recorder.outcomes[index] for index in sorted(recorder.outcomes)), work)
             write_failed = end is None
             record_file = str(checkpoint.path)
             proposed = proposal is not None and any(shape.proposed for shape in shapes)
@@ -332,6 +332,14 @@ class TunerCommon:
             for run in runs
         )
         return RunOverview(self.family.name, device_name(work.device), len(work.devices), tuple(planned), already)
+
+
+def _with_calls(outcomes: Iterable[ShapeOutcome], work: Request) -> tuple[ShapeOutcome, ...]:
+    """Outcomes with how often serving asks for each shape, where the file of shapes tells."""
+    if not work.calls:
+        return tuple(outcomes)
+    calls = {tuple(shape.values()): count for shape, count in zip(work.shapes, work.calls, strict=True)}
+    return tuple(replace(outcome, calls=calls.get(tuple(outcome.shape.values()))) for outcome in outcomes)
 
 
 def _gone_text(family: Family, runs: Sequence[ShapeRun]) -> str | None:
