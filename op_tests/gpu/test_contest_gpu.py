@@ -38,7 +38,8 @@ def test_entrants_that_are_the_same_kernel_differ_by_little(size: int) -> None:
         f"{[round(d, 3) for d in differences]} %, a block took {median(took_ms):.2f} ms, flags {verdicts[0].flags}"
     )
     assert all(verdict.status is Status.ok for verdict in verdicts.values()), verdicts
-    assert max(differences) < 1.0
+    tick_pct = 3.2 / verdicts[0].us  # records are stamped every 32 ns
+    assert max(differences) < max(1.0, 1.1 * tick_pct)
 
 
 def test_a_block_is_one_session_and_costs_little_beside_its_calls() -> None:

@@ -6,7 +6,7 @@
           ── has filled it ───▶ take ─▶ records, a few fields of each ─▶ list; the buffer is free again
 
 ``cupti-python`` makes an object of every record before anybody looks at it, at 80 us each: a hundred kernels cost 8 ms,
-more than most candidates run for. Here a record costs 2 us. The package still does all the rest, and tells where in a
+more than most candidates run for. Here a record costs 4 us. The package still does all the rest, and tells where in a
 record the fields are.
 """
 
