@@ -5,7 +5,7 @@
     start ─▶ c: launch, wait ─▶ a: launch, wait ─▶ b: launch, wait ─▶ collect once ─▶ records in the order of the turns
                                                                                        c c c c │ a a │ b b b
 
-Collecting costs milliseconds, whatever was recorded, so it is done once for all. Each entrant's work is waited for
+One session for all: starting and collecting cost more than most turns. Each entrant's work is waited for
 before the next begins: whoever hangs or breaks the device is the one whose turn it is. Whose a record is, is found by
 counting: how many an entrant leaves for each launch is known from getting ready, and a sum that does not come out means
 that some were lost.
@@ -34,8 +34,7 @@ from aiter_tuning.measure.turns import Around, Entrant, Turn, calls_in_turn, tak
 from aiter_tuning.status import is_device_fault
 
 MOST_RECORDED_CALLS = 16
-"""In a turn, but for what a contest asks for at least: the record of a call costs more than a short call takes, and
-another block tells more than a longer one."""
+"""In a turn, but for what a contest asks for at least: another block tells more than a longer one."""
 MOST_CALLS = 256
 """The same where events are read."""
 _RECORDED_COPIES = MOST_RECORDED_CALLS
