@@ -209,13 +209,9 @@ class _Trial:
 
     def _slower(self, found: Remeasured) -> Sequence[tuple[Doubt, str]]:
         """Whom the row is behind by more than the noise."""
-        told = []
-        for index, one in enumerate(found.results):
-            if index == 0 or one.status is not Status.ok:
-                continue
-            table = PairedTable(found.blocks, (0, index))
-            if not table.blocks:
-                continue
+        right = [index for index, one in enumerate(found.results) if one.status is Status.ok]
+        table, told = PairedTable(found.blocks, right), []
+        for index in right[1:] if table.blocks else ():
             behind, noise = table.difference(0, index), noise_floor(table, index, 0)
             if behind.pct > noise:
                 name = self.entrants[index].name

@@ -1,0 +1,92 @@
+"""``aiter-tune verify``: rows that hold, and those that no longer do."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from aiter_tuning.devices.discovery import discover
+from aiter_tuning.tables.evidence import Evidence, Timed, append_evidence
+from aiter_tuning.tables.tuned import TunedCsv, TunedRow
+from op_tests.cli.conftest import ROOT
+from op_tests.families_for_tests.compared import Compared
+
+COMPARED = f"{ROOT / 'op_tests' / 'families_for_tests' / 'compared.py'}:Compared"
+NOON = "2026-01-31T12:00:00Z"
+
+
+@pytest.fixture
+def table(tmp_path):
+    return tmp_path / "out.csv"
+
+
+def row(size, name, **fields):
+    device = discover("cpu", 0)[0]
+    shape = {"N": size, "dtype": "fp32"}
+    made = TunedRow(device.gfx, device.cu_num, device.gpu_model, shape, 0, 0, 1000.0, name, config={"do": name})
+    return replace(made, **fields)
+
+
+def evidence(row, incumbent, versions):
+    key = {"gfx": row.gfx, "cu_num": row.cu_num, "gpu_model": row.gpu_model, **row.shape}
+    sides = {name: Timed(name, {"do": name}, 1000.0) for name in (row.kernelName, incumbent, "steady")}
+    return Evidence(
+        *("compared", key, "promoted", "faster", True, True, 10.0, 3.0, 0.5),
+        *(sides[incumbent], sides[row.kernelName], sides["steady"], "", "wall"),
+        versions=versions,
+        began=NOON,
+        ended=NOON,
+    )
+
+
+def test_each_row_is_held_against_the_default_and_what_it_replaced(command, table):
+    rows = [row(8, "quick"), row(16, "wrong"), row(32, "gone"), row(64, "fair"), row(128, "steady"), row(9, "quick")]
+    elsewhere = row(8, "quick", gfx="sm90", cu_num=132, gpu_model="NVIDIA H200")
+    TunedCsv(table, Compared.key).update([*rows, elsewhere])
+    append_evidence(table, [evidence(rows[3], "quick", {}), evidence(rows[5], "steady", {"torch": "1.0"})])
+
+    process = command("verify", "out.csv", "--family", COMPARED, "--json")
+    out, err = process.communicate()
+
+    assert process.returncode == 1, err
+    told = json.loads(out)
+    found = {one["shape"]["N"]: one for one in told["rows"]}
+    assert {n: list(one["doubts"]) for n, one in found.items()} == {
+        8: [],
+        16: ["wrong"],
+        32: ["gone"],
+        64: ["slower"],
+        128: [],
+        9: ["stale"],
+    }
+    assert "slower than quick" in found[64]["doubts"]["slower"], "faster than the default, but not than what was there"
+    assert "measured under torch 1.0" in found[9]["doubts"]["stale"]
+    assert found[8]["us"] < found[8]["default_us"]
+    assert (told["other_devices"], found[8]["has_evidence"], found[9]["has_evidence"]) == (1, False, True)
+
+
+def test_a_table_whose_rows_hold_ends_with_0_and_kinds_can_be_left_out(command, table):
+    rows = [row(8, "quick"), row(9, "quick")]
+    TunedCsv(table, Compared.key).update(rows)
+    append_evidence(table, [evidence(rows[1], "steady", {"torch": "1.0"})])
+
+    process = command("verify", "out.csv", "--family", COMPARED, "--ignore", "stale")
+    out, err = process.communicate()
+
+    assert process.returncode == 0, err
+    assert "2 rows for this device: 2 holds" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("gone.csv", "--family", COMPARED), "gone.csv: no such file"),
+        (("out.csv",), "its name tells no family"),
+        (("out.csv", "--family", COMPARED, "--ignore", "luck"), "no such kind"),
+    ],
+)
+def test_what_cannot_be_verified_is_one_line_and_exit_code_2(command, table, words, says):
+    TunedCsv(table, Compared.key).update([row(8, "quick")])
+    process = command("verify", *words)
+    _, err = process.communicate()
+    assert process.returncode == 2 and says in err and len(err.splitlines()) == 1
