@@ -40,6 +40,8 @@ def ready_python() -> Path:
         if not has_gpu():
             _pip(python, "torch", TORCH_WITHOUT_GPU, note="the large one, some minutes on a slow line")
         _pip(python, "aiter_tuning and what it needs", "--editable", f"{ROOT}[dev]")
+        if has_gpu():
+            _pip_for_gpu(python)
         STAMP.write_text(wanted)
         say(f"environment ready in {VENV} ({time.monotonic() - begin:.0f} s); later runs skip this")
     return python
@@ -91,6 +93,29 @@ def _recent_interpreter() -> str:
         f"Python {'.'.join(map(str, OLDEST))} or later is needed; this is {sys.version.split()[0]} ({sys.executable})",
         "install one (`apt install python3.11 python3.11-venv`, pyenv, conda, …) and have it on the PATH",
     )
+
+
+def _pip_for_gpu(python: Path) -> None:
+    """What reads clocks and activity records: of the same release as torch's CUDA, or it does not work.
+
+    Useful and not needed: what cannot be had is told, and the environment is ready all the same.
+    """
+    asked = "import torch; print(torch.version.cuda or ''); print(torch.version.hip or '')"
+    done = subprocess.run([str(python), "-c", asked], capture_output=True, text=True)
+    cuda, hip = [*done.stdout.splitlines(), "", ""][:2]
+    if cuda:
+        wanted = ("nvidia-ml-py", f"cupti-python=={'.'.join(cuda.split('.')[:2])}.*")
+    elif hip:
+        wanted = ("amdsmi",)
+    else:
+        say("torch was built for the CPU only, so the GPU here stays unused: install one for it, see pytorch.org")
+        return
+    for package in wanted:
+        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package]
+        if subprocess.run(command, capture_output=True).returncode == 0:
+            say(f"installed {package}")
+        else:
+            say(f"{package} could not be installed; `aiter-tune doctor` says what is missed without it")
 
 
 def _pip(python: Path, what: str, *arguments: str, note: str = "") -> None:
