@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _SIGKILL = 9
 _MOST_PACKETS = 64
 _QUIET_START_S = 10.0
+_LAST_WORDS_S = 0.5
+"""How long a worker that is about to be killed is listened to: it may have more to say for ever."""
 _HANGUP_PATIENCE_S = 1.0
 """How long after the pipe closed a worker's death may take to be seen."""
 _RECYCLE_SHARE = 4
@@ -168,9 +170,10 @@ class Run:
                     else:
                         self._handlers[type(message)](lane, message)
 
-    def _hear_out(self, worker: WorkerProcess) -> None:
-        """All that it has said and will not say again."""
-        while worker.has_message():
+    def _hear_out(self, worker: WorkerProcess, patience_s: float = math.inf) -> None:
+        """All that it has said and will not say again; of one that still talks, what it has said so far."""
+        until = time.monotonic() + patience_s
+        while worker.has_message() and time.monotonic() < until:
             self._hear(worker)
 
     def _on_hangup(self, worker: WorkerProcess) -> None:
@@ -448,7 +451,7 @@ class Run:
         self._stopping = True
         for lane in self._pool.lanes:
             if lane.worker is not None:
-                self._hear_out(lane.worker)  # what is measured already counts
+                self._hear_out(lane.worker, _LAST_WORDS_S)  # what is measured already counts
         running = [self._running(lane) for lane in self._pool.lanes]
         unfinished = [(lane.group, lane.ledger) for lane in self._pool.lanes]
         self._kill_busy_lanes()
