@@ -120,6 +120,14 @@ class Publisher:
             self._prover.get_ready()
         self.write_if_due()
 
+    def tell(self, evidence: Evidence) -> None:
+        """Writes the record of a decision that changes no row, at once: what is decided is not looked at again.
+
+        Raises:
+            WriteFailedError: it could not be written.
+        """
+        self._append([evidence])
+
     def write_if_due(self) -> None:
         """Writes what waits if there is enough of it or it has waited long enough."""
         if len(self._waiting) >= self._batch or self._clock() - self._last_write >= self._patience_s():

@@ -305,14 +305,16 @@ class Recorder(Watcher):
 
     def _publish(self, run: ShapeRun, decision: Decision, writes: bool) -> None:
         plan, winner = run.plan, decision.choice.winner
+        evidence = self._evidence(run, decision, published=writes and self._update)
         row = None
-        if winner is not None:
-            measurement = decision.measurements[winner]
-            if writes:
-                row = tuned_row(plan, plan.candidate(winner), measurement, self._grounds.device)
-            if decision.is_complete:
-                self._put_decision_on_record(run, winner, measurement)
-        self._publisher.add(row, self._evidence(run, decision, published=writes and self._update))
+        if writes and winner is not None:
+            row = tuned_row(plan, plan.candidate(winner), decision.measurements[winner], self._grounds.device)
+        else:
+            self._publisher.tell(evidence)
+        if winner is not None and decision.is_complete:
+            self._put_decision_on_record(run, winner, decision.measurements[winner])
+        if row is not None:
+            self._publisher.add(row, evidence)
 
     def _evidence(self, run: ShapeRun, decision: Decision, *, published: bool) -> Evidence:
         return self._grounds.evidence(
