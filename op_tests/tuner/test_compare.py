@@ -188,3 +188,16 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_done(run, tmp_pat
     with pytest.raises(UsageError, match="tiny names nothing: define its serve"):
         run(Tiny(), 8)
     assert not list(tmp_path.glob("tuned*"))
+
+
+def test_what_serving_gains_is_weighted_with_how_often_it_asks(run, seed, one_lane, table, tmp_path):
+    seed({8: "fair", 16: "fair"})
+    path = tmp_path / "counted.csv"
+    path.write_text("N,calls\n8,5\n16,2\n8,10\n")
+
+    summary = run(Compared(), untune_file=str(path))
+
+    assert [(shape.shape["N"], shape.calls) for shape in summary.shapes] == [(8, 15), (16, 2)]
+    for shape in summary.shapes:
+        assert shape.saved_us == pytest.approx(400, abs=150)
+        assert shape.saved_us == shape.served.before.us - shape.served.after.us

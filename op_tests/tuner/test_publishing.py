@@ -8,6 +8,7 @@ import pytest
 from aiter_tuning.devices.device import Device
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
+from aiter_tuning.tables.evidence import Evidence, Timed, evidence_path, read_evidence
 from aiter_tuning.tables.tuned import TunedCsv
 from aiter_tuning.tuner.arguments import UsageError
 from aiter_tuning.tuner.plan import plan_shape
@@ -224,3 +225,67 @@ def test_a_profile_that_is_no_text_is_refused(profiled):
 
     with pytest.raises(UsageError, match=r"profile\.csv: cannot be read"):
         profiled()
+
+
+def evidence_of(row):
+    key = {"gfx": row.gfx, "cu_num": row.cu_num, "gpu_model": row.gpu_model, **row.shape}
+    winner = Timed(row.kernelName, dict(row.config), row.us)
+    noon = "2026-01-31T12:00:00Z"
+    return Evidence(
+        *("tiny", key, "promoted", "faster", True, True, 10.0, 3.0, 0.5, None, winner, None, "", "wall"),
+        began=noon,
+        ended=noon,
+    )
+
+
+def test_no_record_calls_a_row_published_that_anothers_kept_out(publisher, rows, table):
+    ours = publisher()
+    table.update([replace(rows(8), us=1.0, kernelName="steady", config={"do": "steady"})])  # came meanwhile, is faster
+    for size in (8, 16):
+        ours.add(rows(size), evidence_of(rows(size)))
+    ours.write()
+
+    records = read_evidence(evidence_path(table.path))
+    assert [(record.key["N"], record.published) for record in records] == [(8, False), (16, True)]
+    assert {row.shape["N"]: row.kernelName for row in table.rows()} == {8: "steady", 16: "quick"}
+    assert ours.kept_out == {rows(8).full_key}
+
+
+class Refusing:
+    """Stands for the process that serves staged rows."""
+
+    asked = 0
+
+    def get_ready(self):
+        pass
+
+    def objections(self, rows, evidence):
+        self.asked += 1
+        return {row.full_key: "fell back" for row in rows if row.shape["N"] == 8}
+
+
+def test_rows_that_serving_refuses_are_left_out_and_the_others_written(publisher, rows, table):
+    proven = publisher(prover=Refusing())
+    for size in (8, 16):
+        proven.add(rows(size), evidence_of(rows(size)))
+    proven.write()
+
+    assert [row.shape["N"] for row in table.rows()] == [16]
+    assert proven.refused == {rows(8).full_key: "fell back"}
+    records = read_evidence(evidence_path(table.path))
+    assert [(record.key["N"], record.verdict, record.published) for record in records] == [
+        (8, "not_served", False),
+        (16, "promoted", True),
+    ]
+
+
+def test_rows_wait_for_a_proof_that_costs_a_small_part_of_the_run(publisher, rows):
+    clock, prover = Clock(), Refusing()
+    proven = publisher(prover=prover, clock=clock)
+    proven.add(rows(16))
+    for clock.now in (6.0, 59.0):
+        proven.write_if_due()
+    assert prover.asked == 0
+    clock.now = 61.0
+    proven.write_if_due()
+    assert prover.asked == 1 and len(proven.written) == 1
