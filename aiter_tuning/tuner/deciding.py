@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ from aiter_tuning.status import Status
 from aiter_tuning.tuner.choice import Choice, choose
 from aiter_tuning.tuner.final_choice import choose_finalist
 from aiter_tuning.tuner.finals import Finals, FinalsSettings
-from aiter_tuning.tuner.outcome import Verdict
+from aiter_tuning.tuner.outcome import ShapeOutcome, Verdict
 from aiter_tuning.tuner.paired import timed_in
 from aiter_tuning.tuner.served import Served
 from aiter_tuning.tuner.shape_run import ShapeRun
@@ -89,3 +90,34 @@ def _together(finals: Finals, screened: Mapping[str, Measurement]) -> dict[str, 
             result = replace(screened[name], us=median(timed), censored=not timed, samples=len(timed))
         together[name] = result
     return together
+
+
+def outcome_of(run: ShapeRun, decision: Decision, *, published: bool, proposed: bool) -> ShapeOutcome:
+    """A decision for reports."""
+    plan, choice, measurements = run.plan, decision.choice, decision.measurements
+    default = measurements.get(plan.default)
+    counts: Counter[Status] = Counter(measurement.status for measurement in measurements.values())
+    counts[Status.not_run] += len(run.missing)
+    gate = choice.gate
+    return ShapeOutcome(
+        label=plan.label,
+        shape=plan.shape,
+        verdict=decision.verdict,
+        reason=decision.reason,
+        winner=choice.winner,
+        us=measurements[choice.winner].us if choice.winner is not None else None,
+        default=plan.default,
+        default_us=default.us if default is not None and default.status is Status.ok else None,
+        incumbent=plan.incumbent,
+        incumbent_us=choice.incumbent_us,
+        margin_pct=None if gate is None else gate.margin_pct,
+        bar_pct=None if gate is None else gate.bar_pct,
+        noise_pct=None if gate is None else gate.noise_pct,
+        blocks=len(decision.blocks),
+        counts={status: count for status, count in counts.items() if count},
+        resumed=run.resumed,
+        published=published,
+        proposed=proposed,
+        was_untuned=plan.published is None,
+        served=decision.served,
+    )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,7 +30,7 @@ from aiter_tuning.tables.checkpoint_row import COMPARISON, DECISION, FINALS, SCR
 from aiter_tuning.tables.evidence import Evidence
 from aiter_tuning.task import Group
 from aiter_tuning.tuner.comparison import ComparisonPlanner
-from aiter_tuning.tuner.deciding import Decision, decide
+from aiter_tuning.tuner.deciding import Decision, decide, outcome_of
 from aiter_tuning.tuner.finals import Finals, FinalsPlanner
 from aiter_tuning.tuner.grounds import Grounds, now
 from aiter_tuning.tuner.outcome import FailureCause, ShapeOutcome, Verdict, gather_causes, merge_causes
@@ -377,34 +376,3 @@ class _Place(NamedTuple):
 def _on_record(run: ShapeRun, contest: Finals | None) -> tuple[str, Mapping[str, str]]:
     """The phase of rows, and the fingerprints in them."""
     return (SCREEN, run.fingerprints) if contest is None else (contest.phase, contest.fingerprints)
-
-
-def outcome_of(run: ShapeRun, decision: Decision, *, published: bool, proposed: bool) -> ShapeOutcome:
-    """A decision for reports."""
-    plan, choice, measurements = run.plan, decision.choice, decision.measurements
-    default = measurements.get(plan.default)
-    counts: Counter[Status] = Counter(measurement.status for measurement in measurements.values())
-    counts[Status.not_run] += len(run.missing)
-    gate = choice.gate
-    return ShapeOutcome(
-        label=plan.label,
-        shape=plan.shape,
-        verdict=decision.verdict,
-        reason=decision.reason,
-        winner=choice.winner,
-        us=measurements[choice.winner].us if choice.winner is not None else None,
-        default=plan.default,
-        default_us=default.us if default is not None and default.status is Status.ok else None,
-        incumbent=plan.incumbent,
-        incumbent_us=choice.incumbent_us,
-        margin_pct=None if gate is None else gate.margin_pct,
-        bar_pct=None if gate is None else gate.bar_pct,
-        noise_pct=None if gate is None else gate.noise_pct,
-        blocks=len(decision.blocks),
-        counts={status: count for status, count in counts.items() if count},
-        resumed=run.resumed,
-        published=published,
-        proposed=proposed,
-        was_untuned=plan.published is None,
-        served=decision.served,
-    )
