@@ -51,8 +51,9 @@ def print_comparison(
     verb = "would be written" if summary.candidate_file or not any(s.published for s in written) else "written"
     print(f"{_rows(len(written))} {verb}, {shape_count(len(shapes) - len(written))} as before", file=stream)
     for shape in shown:
-        if not shape.proposed or shape.served is None or shape.served.failures:
-            print(f"  {shape.label}: {shape.reason}", file=stream)
+        if not shape.proposed or not _is_plain(shape):
+            row = f"the row names {shape.winner}; " if shape.proposed else ""
+            print(f"  {shape.label}: {row}{shape.reason}", file=stream)
     if summary.already_tuned:
         told = "in an earlier part of this run; the evidence has them"
         print(f"{shape_count(summary.already_tuned)} decided {told}", file=stream)
@@ -80,6 +81,14 @@ def shapes_csv(shapes: Sequence[Any], *, gfx: str = "") -> str:
     header = (*(("gfx",) if gfx else ()), *shapes[0])
     rows = [(*((gfx,) if gfx else ()), *map(str, shape.values())) for shape in shapes]
     return csv_line(header) + "".join(map(csv_line, rows))
+
+
+def _is_plain(shape: ShapeOutcome) -> bool:
+    """Whether the row names what was compared, and nothing went wrong with it: the table says all."""
+    served = shape.served
+    return (
+        served is not None and not served.failures and served.after is not None and served.after.kernel == shape.winner
+    )
 
 
 def _failed(shape: ShapeOutcome) -> bool:
