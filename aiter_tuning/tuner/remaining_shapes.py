@@ -59,10 +59,8 @@ def _is_decided(plan: ShapePlan, checkpoint: Checkpoint, fingerprints: Mapping[s
     if plan.published is None:
         return False
     made = next(reversed(checkpoint.finished_results(plan.shape, fingerprints, DECISION)), None)
-    names = {plan.published.kernelName}
-    if plan.today.row == plan.incumbent:
-        names.add(plan.incumbent)
-    return made in names
+    # Not the row's kernelName: a row that launches another config than the candidate of its name is not that candidate.
+    return made == plan.today.row
 
 
 def groups_of(tasks: FamilyTasks, runs: Sequence[ShapeRun], recorder: Recorder, checkpoint: Checkpoint) -> ShapeGroups:

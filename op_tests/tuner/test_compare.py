@@ -1,5 +1,7 @@
 """What serving makes of each decision, compared with real workers: what is written, what is not, what a rerun does."""
 
+from dataclasses import replace
+
 import pytest
 
 from aiter_tuning.tables.evidence import EvidenceIndex, evidence_path, read_evidence
@@ -128,6 +130,18 @@ def test_without_leave_to_update_the_table_is_untouched_and_the_same_command_wit
     assert applied.shapes[0].us == summary.shapes[0].us, "nothing was measured again"
     assert agree(table)
     assert not list(table.parent.glob("*.checkpoint.csv"))
+
+
+def test_a_winner_is_applied_although_todays_row_has_its_name_with_another_config(run, seed, table):
+    seed({8: "quick", 16: "quick"})
+    file = TunedCsv(table, Compared.key)
+    file.update(replace(row, config={"do": "fair"}) for row in file.rows() if row.shape["N"] == 8)
+
+    summary = run(Compared(), 8, 16)
+    assert verdicts(summary) == {8: "promoted", 16: "retained"}
+    run(Compared(), 8, 16, update_improved=True)
+
+    assert {row.shape["N"]: row.config["do"] for row in file.rows()} == {8: "quick", 16: "quick"}
 
 
 def test_where_nothing_is_proposed_no_candidate_table_is_left(run, seed, table):
