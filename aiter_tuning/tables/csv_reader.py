@@ -104,15 +104,24 @@ class CsvScan:
     unended: int | None = field(default=None, init=False)
     fragments: list[int] = field(default_factory=list, init=False)
     """Refused lines of a single cell: a row beside one may have been broken in its first or last cell."""
+    complaint: CsvError | None = field(default=None, init=False)
+    """The first that was taken."""
 
     def __post_init__(self) -> None:
         self.path = Path(self.path)
         self._records = self._appended_records() if self.appended else self._whole_records()
         first = next(self._records, None)
         if first is None:
+            if self.complaint is not None:  # not one line could be read: the file is anything but empty
+                raise self.complaint
             raise CsvError(self.path, "the file is empty; expected a line of column names; delete it or add them")
         expected = Columns(self.required, self.known, self.results, self.fold_case)
-        self._columns = read_header(self.path, first.line, first.cells, expected)
+        try:
+            self._columns = read_header(self.path, first.line, first.cells, expected)
+        except CsvError:
+            if self.complaint is None or (self.complaint.line or 0) > first.line:
+                raise
+            raise self.complaint from None  # what is above it made this line the header
         self.header, self.positions, self.unended = self._columns.names, self._columns.positions, None
         self.warnings += [f"{self.path}:{first.line}: {note}" for note in self._columns.notes]
 
@@ -139,6 +148,7 @@ class CsvScan:
     def _refuse(self, error: CsvError) -> None:
         if self.refused is None:
             raise error
+        self.complaint = self.complaint or error
         self.refused(error)
 
     # Records
@@ -200,7 +210,7 @@ class CsvScan:
                 line = _decode(self.path, raw, number)
                 _refuse_conflict(self.path, line, number)
             except CsvError as error:
-                self.refused(error)
+                self._refuse(error)
                 line = "\n"
             kept.append(line)
         return "".join(kept)

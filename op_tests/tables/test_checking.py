@@ -145,3 +145,10 @@ def test_damaged_evidence_is_told_with_its_line(write):
     evidence_path(path).write_text("\n{}\n{")
     findings = [f for f in check_tables([path], GEMM).findings if f.code is Code.bad_evidence]
     assert [(os.path.basename(f.path), f.line) for f in findings] == [("gemm_tuned.evidence.jsonl", n) for n in (2, 3)]
+
+
+@pytest.mark.parametrize("content", [b"\x1f\x8b\x08\x00\xff\xfe", b"\x89PNG\r\n\x1a\n\xff"], ids=["gzip", "png"])
+def test_a_file_that_is_no_text_is_not_called_empty(write, content):
+    (finding, *_) = check_tables([write(content)], GEMM).findings
+    assert finding.code is Code.broken
+    assert "not UTF-8 text" in finding.message
