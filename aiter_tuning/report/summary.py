@@ -57,6 +57,8 @@ def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False,
         _print_more(len(summary.shapes) - len(shown), stream)
         print(_totals(summary), file=stream)
         _print_causes(summary.causes, stream, SHOWN_CAUSES if not verbose else len(summary.causes))
+        if not summary.compared:  # whose report says it
+            _print_unserved(summary.shapes, stream, SHOWN_CAUSES if not verbose else len(summary.shapes))
         for lane in summary.lanes:
             print(_lane_text(lane), file=stream)
         rows = (
@@ -98,7 +100,8 @@ def _most_telling(shapes: tuple[ShapeOutcome, ...]) -> tuple[ShapeOutcome, ...]:
     """Those that need a person first, then as many others as fit, in their order."""
     if len(shapes) <= SHOWN_SHAPES:
         return shapes
-    troubled = [i for i, shape in enumerate(shapes) if shape.verdict in (Verdict.failed, Verdict.incomplete)]
+    trouble = (Verdict.failed, Verdict.not_served, Verdict.incomplete)
+    troubled = [i for i, shape in enumerate(shapes) if shape.verdict in trouble]
     others = [i for i in range(len(shapes)) if i not in set(troubled)]
     return tuple(shapes[i] for i in sorted((troubled + others)[:SHOWN_SHAPES]))
 
@@ -175,6 +178,16 @@ def _print_causes(causes: tuple[FailureCause, ...], stream: TextIO, most: int) -
         print(f"  {cause.count} × {cause.status}: {detail} ({cause.candidate}, {cause.shape})", file=stream)
     if len(causes) > most:
         print(f"  … and {len(causes) - most} other causes (-v shows all)", file=stream)
+
+
+def _print_unserved(shapes: tuple[ShapeOutcome, ...], stream: TextIO, most: int) -> None:
+    unserved = [shape for shape in shapes if shape.verdict is Verdict.not_served]
+    if unserved:
+        print("not written, as serving cannot run them:", file=stream)
+    for shape in unserved[:most]:
+        print(f"  {shape.label}: {shape.reason}", file=stream)
+    if len(unserved) > most:
+        print(f"  … and {len(unserved) - most} more (-v shows all)", file=stream)
 
 
 def _lane_text(lane: LaneTime) -> str:

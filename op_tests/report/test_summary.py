@@ -159,3 +159,14 @@ def test_a_compared_shape_tells_its_margin_and_the_bar():
     assert "2.0 of 3.0" in text
     assert "first row" in text and "1 first row" in text
     assert (shape["verdict"], shape["margin_pct"], shape["noise_pct"], shape["blocks"]) == ("first_row", 2.04, 0.4, 7)
+
+
+def test_why_a_row_cannot_be_served_is_told_and_left_to_the_report_of_a_comparison():
+    unserved = replace(PROMOTED, verdict=Verdict.not_served, reason="quick fails as serving runs it", published=False)
+    summary = replace(SUMMARY, shapes=(unserved, FAILED))
+
+    assert "  N=8 dtype=fp32: quick fails as serving runs it" in text_of(summary).splitlines()
+    assert "as serving runs it" not in text_of(replace(summary, compared=True))
+    many = text_of(replace(summary, shapes=(unserved,) * 30))
+    assert many.count("as serving runs it") < 30 and "(-v shows all)" in many
+    assert text_of(replace(summary, shapes=(unserved,) * 30), verbose=True).count("as serving runs it") == 30
