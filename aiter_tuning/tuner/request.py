@@ -72,10 +72,22 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
         repeat = "1 row repeats a shape" if file.duplicates == 1 else f"{file.duplicates} rows repeat a shape"
         distinct = "1 distinct shape" if len(file.shapes) == 1 else f"{len(file.shapes)} distinct shapes"
         warnings.append(f"{file.path}: {repeat}; {distinct} in {file.rows} rows")
-    notes = [*device_notes(devices), *notes]
+    if not file.shapes:
+        warnings.append(f"{file.path}: holds no shape; expected a line for each below the column names")
+    notes = [*device_notes(devices), *_part_notes(devices), *notes]
     return Request(
         arguments, devices, tuple(shapes), tuple(published), (*warnings, *notes), _calls(family, file, shapes)
     )
+
+
+def _part_notes(devices: Sequence[Device]) -> list[str]:
+    """Says that rows of a part of the CPU are none for all of it."""
+    cores = devices[0].cu_num
+    if len(devices) == 1 or devices[0].torch_device != "cpu":
+        return []
+    each = "1 core" if cores == 1 else f"{cores} cores"
+    rows = f"{len(devices)} lanes of {each}: the rows are for processes on {each}"
+    return [f"{rows}, and one on all of them finds none of these; --mp 1 tunes for it"]
 
 
 def _calls(family: Family, file: ShapeFile, shapes: Sequence[Shape]) -> tuple[float, ...]:

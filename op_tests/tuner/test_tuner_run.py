@@ -4,6 +4,7 @@ import argparse
 import errno
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -481,3 +482,23 @@ def test_an_overview_counts_shapes_and_candidates_and_writes_nothing(tune, tiny,
 
     assert (len(overview.shapes), overview.candidates) == (2, 4)
     assert files(out) == []
+
+
+def test_a_file_without_shapes_is_told(tune):
+    reporter = Notes()
+    summary, pool = tune(FAST, sizes=(), reporter=reporter)
+
+    assert (pool.calls, summary.exit_code) == ([], ExitCode.done)
+    assert any("holds no shape" in note for note in reporter.notes)
+
+
+def test_rows_for_parts_of_the_cpu_are_told_to_be_none_for_all_of_it(tiny, out, shapes, scripted):
+    pool, reporter = scripted(FAST), Notes()
+    half = replace(pool.devices[0], torch_device="cpu", gfx="x86-64-v4", cu_num=4)
+    args = argparse.Namespace(untune_file=str(shapes(8)), tune_file=str(out))
+    for devices in ((half,), (half, half)):
+        pool.devices = devices
+        TunerCommon(tiny("Tiny")).run(args, reporter, pool=pool)
+
+    told = [note for note in reporter.notes if "the rows are for" in note]
+    assert [note.split(",")[0] for note in told] == ["2 lanes of 4 cores: the rows are for processes on 4 cores"]
