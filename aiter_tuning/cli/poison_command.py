@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from aiter_tuning.devices.identity import Identity
 from aiter_tuning.tuner.arguments import UsageError
 from aiter_tuning.tuner.poison import Poisoned
 from aiter_tuning.tuner.poison_list import PoisonFile
@@ -57,6 +58,7 @@ def _print(records: Sequence[Poisoned], action: str, path: str) -> None:
         shape = " ".join(f"{name}={value}" for name, value in record.shape.items())
         print(f"{record.when}  {record.family} {record.candidate} [{record.fingerprint}]  {shape}")
         print(f"    {record.status}: {record.detail}")
-        print(f"    on {device.get('gpu_model')} ({device.get('gfx')}, {device.get('cu_num')} CUs); {versions}")
+        on = Identity(str(device.get("gfx")), int(device.get("cu_num") or 0), str(device.get("gpu_model")))
+        print(f"    on {on}; {versions}")
     records_text = "1 record" if len(records) == 1 else f"{len(records)} records"
     print(f"{records_text} cleared: {path}" if action == "clear" else f"{records_text}: {path}")

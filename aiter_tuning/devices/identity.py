@@ -26,7 +26,8 @@ class Identity(NamedTuple):
     gpu_model: str
 
     def __str__(self) -> str:
-        return f"{self.gpu_model} ({self.gfx}, {self.cu_num} CUs)"
+        unit = "CU" if self.gfx.startswith(("gfx", "sm")) else "core"
+        return f"{self.gpu_model} ({self.gfx}, {self.cu_num} {unit}{'s' if self.cu_num != 1 else ''})"
 
 
 class GpuFacts(NamedTuple):

@@ -94,3 +94,15 @@ def test_the_lookup_and_a_bound_worker_ask_a_gpu_the_same_way(monkeypatch):
         assert device_identity(1) == facts_of(cuda_properties(), hip=False, environ={}).identity
     finally:
         identity._gpu_identity.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("named", "shown"),
+    [
+        (Identity("sm90", 132, "H200"), "H200 (sm90, 132 CUs)"),
+        (Identity("gfx942", 1, "MI300X"), "MI300X (gfx942, 1 CU)"),
+        (Identity("x86-64-v4", 2, "AMD EPYC"), "AMD EPYC (x86-64-v4, 2 cores)"),
+    ],
+)
+def test_a_device_is_shown_with_the_units_that_it_has(named, shown):
+    assert str(named) == shown
