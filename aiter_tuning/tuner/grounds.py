@@ -39,7 +39,10 @@ def now() -> str:
 def command_line() -> str:
     """What was typed, the program by its name only."""
     program, *words = sys.argv or [""]
-    return " ".join([os.path.basename(program), *words]).strip()
+    name = os.path.basename(program)
+    if name == "__main__.py":  # python -m aiter_tuning
+        name = "aiter-tune"
+    return " ".join([name, *words]).strip()
 
 
 @dataclass(frozen=True)
