@@ -36,6 +36,7 @@ _CALLS_US = 20_000.0
 _CONTEST_US = 10e6
 """And there are fewer blocks, so that a shape's finals take no longer than about this."""
 _FEWEST_BLOCKS = 8
+_MOST_BLOCKS = 40
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ class FinalsPlanner:
         kept = frozenset(names.index(name) for name in (plan.incumbent, plan.default) if name in names)
         most = max(settings.rounds, most_blocks(running_us))
         if settings.strategy == "race":
+            most = max(settings.rounds, min(most, DEFAULT_RACE.max_blocks))
             return RaceRule(kept, settings.delta_pct, DEFAULT_RACE.alpha, settings.rounds, most)
         incumbent = names.index(plan.incumbent) if plan.incumbent in names else None
         return FinalsRule(incumbent, kept, settings.rounds, most, settings.policy.min_improvement_pct)
@@ -240,4 +242,4 @@ def most_blocks(running_us: Sequence[float]) -> int:
     """The cap, for candidates of these latencies."""
     calls = calls_in_a_block(running_us)
     block_us = sum(max(Contest.block_us, calls * us) for us in running_us)
-    return max(_FEWEST_BLOCKS, min(DEFAULT_RACE.max_blocks, int(_CONTEST_US / max(1.0, block_us))))
+    return max(_FEWEST_BLOCKS, min(_MOST_BLOCKS, int(_CONTEST_US / max(1.0, block_us))))

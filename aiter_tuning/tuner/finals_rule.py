@@ -5,7 +5,7 @@
     after each block ─▶ enough blocks? ─▶ who is clearly beaten drops out (never the incumbent, never the default)
                                            │
                      would the choice be safe to make now? ──▶ stop
-                       regret   whoever would be chosen is within 1 % of every rival, almost surely
+                       regret   whoever would be chosen is within 0.5 % of every rival, almost surely
                        gate     the difference to the incumbent is known well enough for the bar
 
 Most shapes need five to seven blocks; near ties on a noisy device go on to the cap. Plain Python on a few hundred
@@ -43,13 +43,18 @@ class FinalsRule:
     """Never dropped: incumbent and default."""
     rounds: int = 3
     """Blocks at least."""
-    max_blocks: int = 30
+    max_blocks: int = 40
     bar_pct: float = 3.0
     """Smallest improvement that promotes."""
     target_se_pct: float = 0.4
     """Standard error of the difference that the gate judges."""
-    regret_pct: float = 1.0
-    """How far the choice may be from the best."""
+    regret_pct: float = 0.5
+    """How far the choice may be from the best, by the clock of the contest; half of what is promised, because other
+    clocks and other processes see the same kernels a little differently."""
+    beaten_pct: float = 1.0
+    """Who is surely further behind than this drops out."""
+    promotion_blocks: int = 6
+    """Blocks before anybody is promoted: the spread of three says little about itself."""
 
     def active(self, entrants: Sequence[int], blocks: Sequence[Block]) -> tuple[int, ...]:
         staying = self.survivors(entrants, blocks)
@@ -74,7 +79,7 @@ class FinalsRule:
 
     def _is_beaten(self, table: PairedTable, entrant: int, doubt: float) -> bool:
         behind = table.difference(entrant, table.fastest)
-        return behind.log - doubt * behind.standard_error > self.regret_pct / 100
+        return behind.log - doubt * behind.standard_error > self.beaten_pct / 100
 
     def _is_decided(self, table: PairedTable) -> bool:
         if table.freedom < _LEAST_FREEDOM:
@@ -89,9 +94,9 @@ class FinalsRule:
             return True
         floor, gap = noise_floor(table, chosen, self.incumbent), table.difference(chosen, self.incumbent)
         margin, error_pct = -gap.pct, 100 * gap.standard_error
-        if self.bar_pct <= margin < floor:  # ambiguous so far
-            return False
-        return error_pct <= self.target_se_pct or abs(margin - self.bar_pct) > doubt * error_pct
+        if margin >= self.bar_pct:  # to be promoted, or ambiguous so far
+            return margin >= floor and error_pct <= self.target_se_pct and table.blocks >= self.promotion_blocks
+        return error_pct <= self.target_se_pct or self.bar_pct - margin > doubt * error_pct
 
 
 def first_of_ties(table: PairedTable, incumbent: int | None) -> int:
