@@ -1,7 +1,7 @@
 """When the finalists have been timed enough, and what the blocks then say: on synthetic latencies.
 
-Zero events in a thousand tries prove a rate below 0.3 %, not zero: the promise of one in a thousand was checked offline
-on 8,000 contests (1 false promotion); here are as many as fit into a test.
+Zero events in a thousand tries prove a rate below 0.3 %, not zero: tools/simulate_finals.py holds the promise of one in
+a thousand against 4,000 contests; here are as many as fit into a test.
 """
 
 import math
