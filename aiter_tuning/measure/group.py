@@ -24,6 +24,7 @@ import torch
 from aiter_tuning.devices.device import Device, DeviceKind
 from aiter_tuning.measure.candidate import Bench, measure_candidate
 from aiter_tuning.measure.inputs import Inputs, MissingInputError, tensors_in
+from aiter_tuning.measure.place import described_with_place
 from aiter_tuning.measure.plan import MeasurePlan
 from aiter_tuning.measure.plausibility import limits_of
 from aiter_tuning.measure.reference import has_reference, make_reference
@@ -182,6 +183,8 @@ class GroupBench:
             self.fault = error
             return Measurement.failed(Status.crash, detail, us=math.inf), error
         status = classify(error)
+        if status is Status.crash:
+            detail = described_with_place(error)
         us = math.inf if status is Status.timeout else UNMEASURED_US
         return Measurement.failed(status, detail, us=us), None
 
@@ -228,7 +231,8 @@ class GroupBench:
         """The verdict for all candidates that would have used what could not be made; none of them launched."""
         if is_device_fault(error):
             self.fault = error
-        return Measurement.failed(classify(error, launched=False), f"{what}: {describe(error)}", us=math.inf)
+        status, detail = classify(error, launched=False), f"{what}: {described_with_place(error)}"
+        return Measurement.failed(status, detail, us=math.inf)
 
     def _always_outputs(self, inputs_id: int) -> set[str]:
         """Names that every candidate sharing these inputs declares as outputs; no copy of them is ever needed."""
