@@ -147,7 +147,8 @@ class _Walk:
             return
         self.found[name] = _source(cls)
         for member_name, member in vars(cls).items():
-            if isinstance(_unwrap(member), FunctionType):
+            written = _unwrap(member)
+            if isinstance(written, FunctionType) and written.__code__.co_filename != "<string>":  # a dataclass's own
                 self.visit(member_name, member)
 
 
@@ -235,7 +236,26 @@ def _dump(tree: ast.Module) -> str:
             and ast.get_docstring(node) is not None
         ):
             node.body = node.body[1:] or [ast.Pass()]
-    return ast.dump(tree)
+    return _text_of(tree)
+
+
+def _text_of(node: object) -> str:
+    """What ``ast.dump`` of Python 3.12 says; those of other versions know other fields, though the code is the same."""
+    if isinstance(node, list):
+        return f"[{', '.join(map(_text_of, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = {name: getattr(node, name, None) for name in node._fields}
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        fields.setdefault("type_params", [])
+    if isinstance(node, ast.JoinedStr):  # some releases end a format with an empty text
+        fields["values"] = [part for part in node.values if getattr(part, "value", None) != ""]
+    said = (
+        f"{name}={_text_of(value)}"
+        for name, value in fields.items()
+        if value is not None or getattr(type(node), name, ...) is not None
+    )
+    return f"{type(node).__name__}({', '.join(said)})"
 
 
 def _imported(tree: ast.AST) -> set[str]:

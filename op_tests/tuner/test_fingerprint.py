@@ -223,3 +223,61 @@ def test_a_runs_fields_name_what_times_depend_on_and_no_number_of_lanes(tiny):
     assert run_fields(tiny(), device, **(settings | {"iters": 100})) != fields
     other_lane = Device("k:K", "cpu1", "cpu:1", gfx="x86-64-v4", cu_num=1, gpu_model="EPYC")
     assert run_fields(tiny(), other_lane, **settings) == fields
+
+
+MANY_NODES = """
+from dataclasses import dataclass
+from aiter_tuning.keys import Key
+from aiter_tuning.tuner import Candidate, Family, Work
+
+@dataclass(frozen=True)
+class Tile:
+    rows: int = 8
+    name: str | None = None
+
+    def area(self, *, deep: bool = False) -> int:
+        return self.rows if not deep else -self.rows
+
+class Op(Family):
+    name = "many_nodes"
+    devices = ("cpu",)
+    key = Key(N=int)
+
+    def inputs(self, shape, device, seed):
+        return {"x": [None, ..., 1.5, b"x", "ü"]}
+
+    def reference(self, inputs):
+        return inputs["x"]
+
+    def default(self, shape, device):
+        return Candidate("a", {})
+
+    def candidates(self, shape, device):
+        return []
+
+    def work(self, shape):
+        return Work(1, 1)
+
+    def run(self, inputs, config):
+        async def waits():
+            await other()
+        tile = Tile(name=f"{config['a']!r:>{8}} of {len(inputs)=}")
+        if (n := tile.area(deep=True)) and not inputs[1:n, ::2]:
+            global GONE
+        match config:
+            case {"a": [1, *_]} | {"b": None}:
+                return lambda *a, k=1, **kw: {x: y for x, y in (*a, k) if x}
+        try:
+            with open(n) as file, file:
+                yield from file
+        except* (OSError, ValueError):
+            raise KeyError from None
+"""
+
+
+def test_a_fingerprint_is_the_same_under_every_python(tmp_path):
+    """Python 3.11, 3.12 and 3.13 dump trees differently; a row from another Python is no row of other code."""
+    file = tmp_path / "many.py"
+    file.write_text(MANY_NODES)
+    family = load_family(f"{file}:Op")
+    assert source_digest(family, ("inputs", "run")) == "e453cedd7dad"
