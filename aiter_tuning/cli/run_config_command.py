@@ -8,9 +8,12 @@ import sys
 from aiter_tuning.cli.interrupt import stop_on_signal
 from aiter_tuning.families import find_family
 from aiter_tuning.report.benchmark import benchmark_json, print_benchmark
-from aiter_tuning.tuner.arguments import TuneArguments
+from aiter_tuning.tuner.arguments import TuneArguments, UsageError
 from aiter_tuning.tuner.outcome import ExitCode
 from aiter_tuning.tuner.run_config import RunConfig
+
+_TUNES = ("compare", "update_improved", "dry_run", "all", "fresh", "retry")
+"""Flags that say something about a tuning."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -20,6 +23,11 @@ def run(args: argparse.Namespace) -> int:
         UsageError, CsvError: it cannot be done as asked.
         NoDeviceError: there is nothing to measure on.
     """
+    idle = [f"--{name}" for name in _TUNES if getattr(args, name, None)]
+    if idle:
+        raise UsageError(
+            f"--run_config tunes nothing, which {' and '.join(idle)} would be about; give one or the other"
+        )
     family = find_family(args.family)
     tables = None if args.run_config is True else str(args.run_config)
     bench = RunConfig(family, TuneArguments.of(args, family), tables)
