@@ -17,6 +17,14 @@ def has_record(arguments: TuneArguments) -> bool:
     return bool(arguments.retry) or (path.parent.is_dir() and bool(checkpoints_beside(path)))
 
 
+def resume_notes(arguments: TuneArguments) -> list[str]:
+    """Says which measurements a run would not make again."""
+    path = arguments.checkpoint_file
+    if arguments.fresh or not path.parent.is_dir():
+        return []
+    return [f"{found}: what it has on record is not measured again" for found in checkpoints_beside(path)]
+
+
 def open_record(arguments: TuneArguments, key: Key, fingerprint: RunFingerprint, reporter: Reporter) -> Checkpoint:
     """The checkpoint of this run; what had to be set aside or dropped for it is told to the reporter.
 

@@ -46,7 +46,7 @@ from aiter_tuning.tuner.poison_list import PoisonList
 from aiter_tuning.tuner.profile_file import ProfileFile
 from aiter_tuning.tuner.proving import Prover
 from aiter_tuning.tuner.publishing import Publisher, WriteFailedError
-from aiter_tuning.tuner.record import discard_if_empty, has_record, open_record
+from aiter_tuning.tuner.record import discard_if_empty, has_record, open_record, resume_notes
 from aiter_tuning.tuner.recording import Recorder
 from aiter_tuning.tuner.remaining_shapes import groups_of, shape_runs
 from aiter_tuning.tuner.reporter import PlannedShape, Reporter, RunOverview, Silent
@@ -95,14 +95,18 @@ class TunerCommon:
             UsageError, CsvError, FamilyError: it could not be done as asked.
             NoDeviceError: there is nothing to measure on.
         """
-        work = read_request(self.family, TuneArguments.of(args, self.family))
+        arguments = TuneArguments.of(args, self.family)
+        work = read_request(self.family, arguments)
+        notes = [*work.notes, *resume_notes(arguments)]
         planned = tuple(
-            self._planned(shape, work.device, row, work.arguments.candidate_sample)
+            self._planned(shape, work.device, row, arguments.candidate_sample)
             for shape, row in zip(work.shapes, work.published, strict=True)
-            if row is None or work.arguments.retune
+            if row is None or arguments.retune
         )
         already = len(work.shapes) - len(planned)
-        return RunOverview(self.family.name, device_name(work.device), len(work.devices), planned, already, work.notes)
+        return RunOverview(
+            self.family.name, device_name(work.device), len(work.devices), planned, already, tuple(notes)
+        )
 
     def _planned(self, shape: Shape, device: Device, row: TunedRow | None, sample: int | None) -> PlannedShape:
         """What is shown of a plan; the plans of a hundred thousand shapes are not kept at a time."""

@@ -502,3 +502,12 @@ def test_rows_for_parts_of_the_cpu_are_told_to_be_none_for_all_of_it(tiny, out, 
 
     told = [note for note in reporter.notes if "the rows are for" in note]
     assert [note.split(",")[0] for note in told] == ["2 lanes of 4 cores: the rows are for processes on 4 cores"]
+
+
+def test_what_a_run_would_do_tells_of_what_it_would_not_do_again(tune, tiny, out, shapes):
+    tune(lambda shape, name: "stop" if name == "quick" else FAST[name], sizes=(8,))
+    args = {"untune_file": str(shapes(8)), "tune_file": str(out)}
+
+    (note,) = TunerCommon(tiny()).overview(args).notes
+    assert note == f"{out.with_name('tuned.checkpoint.csv')}: what it has on record is not measured again"
+    assert TunerCommon(tiny()).overview(args | {"fresh": True}).notes == ()
