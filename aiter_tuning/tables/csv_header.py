@@ -141,7 +141,10 @@ def _check(path: Path, line: int, cells: Sequence[str], positions: dict[str, int
     if missing:
         have = ", ".join(list(positions)[:12]) + (", …" if len(positions) > 12 else "")
         raise CsvError(
-            path, f"no column {', '.join(missing)}; the file has {have or 'none'}; add what is missing", line=line
+            path,
+            f"no column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; the file has {have or 'none'}; "
+            "add what is missing",
+            line=line,
         )
 
 

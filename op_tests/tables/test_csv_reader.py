@@ -162,7 +162,7 @@ def test_another_column_is_not_taken_for_a_misspelling(written, header):
 
 def test_missing_columns_are_named_together(written):
     assert refusal(written("M,x,y\n1,2,3\n"), required=("M", "N", "K")) == (
-        "shapes.csv:1: no column N, K; the file has M, x, y; add what is missing"
+        "shapes.csv:1: no columns N, K; the file has M, x, y; add what is missing"
     )
 
 
