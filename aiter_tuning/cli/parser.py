@@ -45,7 +45,7 @@ examples:
 
 _TUNE_EPILOG = (
     """\
-A shape that has a row in the tuned CSV is skipped. Every finished candidate is on disk before the next one starts:
+A shape with a row that can serve is skipped. Every finished candidate is on disk before the next one starts:
 after Ctrl-C, a crash or a reboot, the same command goes on where it stopped. Candidates that crash, hang, run out of
 memory or compute the wrong result are recorded as such and cost nothing but themselves.
 

@@ -49,6 +49,11 @@ class ShapePlan:
         return self.today.default
 
     @property
+    def has_row(self) -> bool:
+        """Whether there is a row that serving can use."""
+        return self.published is not None and self.today.row == self.today.incumbent
+
+    @property
     def incumbent(self) -> str:
         """The published row's candidate, else the default."""
         return self.today.incumbent
@@ -148,6 +153,22 @@ def plan_shape(
     return ShapePlan(shape, label, tuple(candidates.values()), today, published, work)
 
 
+def is_known(family: Family, row: TunedRow, device: Device) -> bool:
+    """Whether serving has a kernel for a row; one that it has none for is no row to it.
+
+    Raises:
+        FamilyError: ``resolve`` fails.
+    """
+    try:
+        return family.resolve(row.kernelName, row.config, row.shape, device) is not None
+    except (Exception, SystemExit) as error:
+        raise _unresolved(family, row.kernelName, family.key.label(row.shape), error) from error
+
+
+def _unresolved(family: Family, name: str, label: str, error: BaseException) -> FamilyError:
+    return FamilyError(f"family {family.name}: no resolve() of {name} for {label}: {describe(error)}")
+
+
 def _incumbent(
     family: Family,
     shape: Shape,
@@ -169,8 +190,7 @@ def _incumbent(
         else:  # what it does, without listing all candidates once more
             config = None if known is None else published.config or known.config
     except (Exception, SystemExit) as error:
-        label = family.key.label(shape)
-        raise FamilyError(f"family {family.name}: no resolve() of {name} for {label}: {describe(error)}") from error
+        raise _unresolved(family, name, family.key.label(shape), error) from error
     if config is None:
         return None
     incumbent = Candidate(name, config, published.kernelId, published.splitK)

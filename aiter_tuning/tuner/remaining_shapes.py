@@ -28,12 +28,12 @@ def shape_runs(
     """The shapes of which something is left to do."""
     runs = []
     for plan in plans:
-        shape, row = plan.shape, plan.published
+        shape = plan.shape
         fingerprints = candidate_fingerprints(family, plan.candidates)
         finished = checkpoint.finished_results(shape, fingerprints)
         finished = poison.still_counting(shape, fingerprints, finished)
         suspicions = checkpoint.suspects(shape, fingerprints)
-        if row is not None and not arguments.retune and not finished and not suspicions:
+        if plan.has_row and not arguments.retune and not finished and not suspicions:
             continue
         attempts = checkpoint.attempts(shape)
         left = remaining_work(plan.measuring_order(), finished, suspicions, attempts, arguments.retry)

@@ -17,7 +17,7 @@ from aiter_tuning.tables.shapes import ShapeFile, read_shapes
 from aiter_tuning.tables.tuned_row import TunedRow
 from aiter_tuning.tuner.arguments import TuneArguments, UsageError, check_readable
 from aiter_tuning.tuner.family import Family
-from aiter_tuning.tuner.plan import serving_shapes
+from aiter_tuning.tuner.plan import is_known, serving_shapes
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Request:
     shapes: tuple[Shape, ...]
     published: tuple[TunedRow | None, ...]
     notes: tuple[str, ...]
+    open: tuple[bool, ...]
+    """Which shapes have no row, or one that serving passes over since the family does not know its kernel."""
     calls: tuple[float, ...] = ()
     """How often serving asks for each shape; empty if the file does not tell."""
 
@@ -38,7 +40,7 @@ class Request:
 
     @property
     def untuned(self) -> int:
-        return self.published.count(None)
+        return sum(self.open)
 
 
 def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = None) -> Request:
@@ -76,7 +78,13 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
         warnings.append(f"{file.path}: holds no shape; expected a line for each below the column names")
     notes = [*device_notes(devices), *_part_notes(devices), *notes]
     return Request(
-        arguments, devices, tuple(shapes), tuple(published), (*warnings, *notes), _calls(family, file, shapes)
+        arguments,
+        devices,
+        tuple(shapes),
+        tuple(published),
+        (*warnings, *notes),
+        tuple(row is None or not is_known(family, row, device) for row in published),
+        _calls(family, file, shapes),
     )
 
 

@@ -100,8 +100,8 @@ class TunerCommon:
         notes = [*work.notes, *resume_notes(arguments)]
         planned = tuple(
             self._planned(shape, work.device, row, arguments.candidate_sample)
-            for shape, row in zip(work.shapes, work.published, strict=True)
-            if row is None or arguments.retune
+            for shape, row, is_open in zip(work.shapes, work.published, work.open, strict=True)
+            if is_open or arguments.retune
         )
         already = len(work.shapes) - len(planned)
         return RunOverview(
@@ -348,7 +348,7 @@ def _with_calls(outcomes: Iterable[ShapeOutcome], work: Request) -> tuple[ShapeO
 
 def _gone_text(family: Family, runs: Sequence[ShapeRun]) -> str | None:
     """Rows that serving passes over, since the family does not know their kernels."""
-    gone = [run.plan for run in runs if run.plan.published is not None and run.plan.today.row != run.plan.incumbent]
+    gone = [run.plan for run in runs if run.plan.published is not None and not run.plan.has_row]
     if not gone:
         return None
     rows = "1 row names a kernel" if len(gone) == 1 else f"{len(gone)} rows name kernels"

@@ -511,3 +511,30 @@ def test_what_a_run_would_do_tells_of_what_it_would_not_do_again(tune, tiny, out
     (note,) = TunerCommon(tiny()).overview(args).notes
     assert note == f"{out.with_name('tuned.checkpoint.csv')}: what it has on record is not measured again"
     assert TunerCommon(tiny()).overview(args | {"fresh": True}).notes == ()
+
+
+def test_a_row_whose_kernel_is_gone_is_tuned_again_as_serving_passes_it_over(tune, tiny, out, kernels):
+    tune(FAST)
+    file = TunedCsv(out, tiny().key)
+    file.update(replace(row, kernelName="gone") for row in file.rows() if row.shape["N"] == 8)
+    reporter = Notes()
+    _, pool = tune(FAST, fresh=True, reporter=reporter)
+
+    assert {size for size, _ in pool.calls} == {8}
+    assert kernels() == {8: "quick", 16: "quick"}
+    assert any("gone for N=8" in note for note in reporter.notes)
+    summary, pool = tune(FAST, fresh=True)
+    assert (pool.calls, summary.already_tuned) == ([], 2)
+
+
+def test_an_overview_counts_a_row_whose_kernel_is_gone_as_none(tiny, out, shapes):
+    here = cpu_lanes(1)[0]
+    TunedCsv(out, tiny().key).update(
+        TunedRow(here.gfx, here.cu_num, here.gpu_model, {"N": size}, 0, 0, 1.0, kernel)
+        for size, kernel in ((8, "gone"), (16, "quick"))
+    )
+
+    overview = TunerCommon(tiny()).overview({"untune_file": str(shapes(8, 16)), "tune_file": str(out), "device": "cpu"})
+
+    assert [planned.label for planned in overview.shapes] == ["N=8 dtype=fp32"]
+    assert overview.already_tuned == 1
