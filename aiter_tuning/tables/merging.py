@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aiter_tuning.keys import Key, full_key
+from aiter_tuning.keys import Key
 from aiter_tuning.tables.csv_error import CsvError
 from aiter_tuning.tables.evidence import EvidenceIndex, evidence_path, read_evidence
 from aiter_tuning.tables.evidence_record import Evidence
 from aiter_tuning.tables.preference import Contender, prefer
 from aiter_tuning.tables.tuned import file_stamp
 from aiter_tuning.tables.tuned_reader import Entry, EntryKind, TunedTable, read_tuned
-from aiter_tuning.tables.tuned_row import TunedRow
+from aiter_tuning.tables.tuned_row import TunedRow, find_row
 
 _NO_TABLES = (".checkpoint", ".profile", ".candidate", "untuned")
 """What a pattern leaves out by its name: checkpoints, profiles and proposals, and files of shapes."""
@@ -194,9 +194,7 @@ class TunedTables:
             KeyFieldError: a field of the shape is missing or has a value that it cannot have.
         """
         self._refresh()
-        parsed = self.key.parse(shape)
-        exact = self._index.get(full_key(gfx, cu_num, gpu_model, parsed))
-        return exact or self._index.get(full_key(gfx, cu_num, "", parsed))
+        return find_row(self._index, gfx, cu_num, gpu_model, self.key.parse(shape))
 
     def _refresh(self) -> None:
         stamps = tuple(map(file_stamp, self.paths))

@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aiter_tuning.keys import Key, full_key
+from aiter_tuning.keys import Key
 from aiter_tuning.tables.atomic import atomic_write, remove_leftovers
 from aiter_tuning.tables.csv_writer import csv_line
 from aiter_tuning.tables.evidence import EvidenceIndex, evidence_path, read_evidence
 from aiter_tuning.tables.lock import FileLock
 from aiter_tuning.tables.preference import Contender, prefer
 from aiter_tuning.tables.tuned_reader import Entry, TunedTable, read_tuned
-from aiter_tuning.tables.tuned_row import TunedRow, checked_row, row_cells, row_rank, widened
+from aiter_tuning.tables.tuned_row import TunedRow, checked_row, find_row, row_cells, row_rank, widened
 
 __all__ = ["TunedCsv", "TunedRow", "file_stamp", "written_table"]
 
@@ -67,9 +67,7 @@ class TunedCsv:
             KeyFieldError: a field of the shape is missing or has a value that it cannot have.
         """
         self._refresh()
-        parsed = self.key.parse(shape)
-        exact = self._index.get(full_key(gfx, cu_num, gpu_model, parsed))
-        return exact or self._index.get(full_key(gfx, cu_num, "", parsed))
+        return find_row(self._index, gfx, cu_num, gpu_model, self.key.parse(shape))
 
     def _refresh(self) -> None:
         stamp = file_stamp(self.path)

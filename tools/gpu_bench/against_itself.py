@@ -7,23 +7,22 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from aiter_tuning import MpTunerTask, Pool
+from aiter_tuning import Pool
 from aiter_tuning.contest import Block, Contest
 from aiter_tuning.measure.plan import MeasurePlan
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import Clocks, RunEnd, Watcher
-from aiter_tuning.task import ALL_INPUTS, Group
 from aiter_tuning.tuner.choice import Choice, Today
 from aiter_tuning.tuner.family_reference import load_family
 from aiter_tuning.tuner.final_choice import choose_finalist
 from aiter_tuning.tuner.finals_rule import FinalsRule
 from aiter_tuning.tuner.outcome import Verdict
 from aiter_tuning.tuner.paired import PairedTable
-from aiter_tuning.tuner.tasks import MakeInputs, MakeReference
 from aiter_tuning.tuning_policy import DEFAULT_PROMOTION
+from gpu_bench.recovery import group_of
 from gpu_bench.table import show
 from gpu_bench.whole_process import TOOL
 
@@ -127,25 +126,8 @@ def compare_with_itself(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _decide(pool: Pool, twins: Sequence[Twin], shape: Sequence[int], times: int) -> Decisions:
-    reference = f"{TOOL}:W1"
-    sizes = dict(zip("MNK", shape, strict=True))
-    make_inputs, make_reference = MakeInputs(reference), MakeReference(reference)
-    tasks = tuple(
-        MpTunerTask(
-            info=(tuple(shape), twin.number),
-            gen_data=make_inputs,
-            gen_args=(sizes, 0),
-            func=twin,
-            args=(ALL_INPUTS,),
-            kwargs={},
-            ref_func=make_reference,
-            ref_args=(ALL_INPUTS,),
-            ref_kwargs={},
-            ref=None,
-        )
-        for twin in twins
-    )
-    groups = [Group(tasks, (0, 1), label=f"{seed}", contest=Contest(RULE, seed=seed)) for seed in range(times)]
+    group = group_of(twins, shape)
+    groups = [replace(group, contest=Contest(RULE, seed=seed)) for seed in range(times)]
     decisions = Decisions()
     outcome = pool.run(groups, MeasurePlan(), Clocks(candidate_s=60.0), on_fault="continue", watcher=decisions)
     if outcome.end is not RunEnd.done or len(decisions.choices) != times:
