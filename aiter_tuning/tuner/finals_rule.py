@@ -94,9 +94,11 @@ class FinalsRule:
             return True
         floor, gap = noise_floor(table, chosen, self.incumbent), table.difference(chosen, self.incumbent)
         margin, error_pct = -gap.pct, 100 * gap.standard_error
-        if margin >= self.bar_pct:  # to be promoted, or ambiguous so far
-            return margin >= floor and error_pct <= self.target_se_pct and table.blocks >= self.promotion_blocks
-        return error_pct <= self.target_se_pct or self.bar_pct - margin > doubt * error_pct
+        if self.bar_pct <= margin < floor:  # ambiguous so far
+            return False
+        if margin >= self.bar_pct and table.blocks < self.promotion_blocks:
+            return False
+        return error_pct <= self.target_se_pct or abs(margin - self.bar_pct) > doubt * error_pct
 
 
 def first_of_ties(table: PairedTable, incumbent: int | None) -> int:

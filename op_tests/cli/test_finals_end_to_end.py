@@ -53,7 +53,7 @@ def test_finals_killed_in_the_middle_go_on_and_decide_as_an_undisturbed_run(tune
     records = read_evidence(evidence_path(tmp_path / "out.csv"))
     assert sorted((record.key["N"], record.verdict) for record in records) == [(8, "promoted"), (16, "promoted")]
     assert all(len(record.winner.samples_us) == 20 for record in records)
-    assert "aiter_tuning" in records[0].command or "__main__" in records[0].command
+    assert records[0].command.startswith("aiter-tune tune ")
 
 
 def test_a_rerun_of_all_changes_nothing_and_says_so(tune, tmp_path):
