@@ -4,7 +4,8 @@
 
     rows(), find()    file ─► TunedRow            cached until the file changes; never writes
     update(rows)      lock ─► read again ─► merge by full key ─► atomic write
-                                             └ stays(current, new): may what is there now be replaced?
+                                             ├ stays(current, new): may what is there now be replaced?
+                                             └ settled: of these keys the row that counts is left, and no other
 
 ``update`` takes measured rows only, and reading leaves others out with a warning (upstream's files hold rows of zeros
 that were never measured). A file in one of upstream's layouts keeps it when it is updated, as it keeps rows and columns
@@ -14,7 +15,8 @@ that are none of the family's business. Which of several rows with one key count
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +39,25 @@ class TunedCsv:
         path: the CSV file.
         key: the family's key.
         lock_timeout: seconds that ``update`` waits for another writer.
+        evidence_of: the table whose evidence explains its rows, if another one.
     """
 
-    def __init__(self, path: str | os.PathLike[str], key: Key, *, lock_timeout: float | None = 60.0) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        key: Key,
+        *,
+        lock_timeout: float | None = 60.0,
+        evidence_of: str | os.PathLike[str] | None = None,
+    ) -> None:
         self.path = Path(path)
         self.key = key
         self.lock_timeout = lock_timeout
+        self._evidence_of = self.path if evidence_of is None else Path(evidence_of)
         self.warnings: list[str] = []
         """What the last reading found that a person should know."""
+        self.removed: list[Entry] = []
+        """Rows that updates took out of the file, since another one of their key counts."""
         self._stamp: tuple[int, ...] | None = None
         self._index: dict[tuple[Any, ...], TunedRow] = {}
 
@@ -76,7 +89,8 @@ class TunedCsv:
         self._index, self.warnings = {}, []
         if stamp is not None:
             table = self._read()
-            self._index = self._chosen(table.entries)
+            chosen = self._chosen(table.entries)
+            self._index = {key: entry.row for key, entry in chosen.items() if entry.row is not None}
         self._stamp = stamp
 
     def _read(self) -> TunedTable:
@@ -84,7 +98,16 @@ class TunedCsv:
         self.warnings = table.notices()
         return table
 
-    def _chosen(self, entries: Iterable[Entry]) -> dict[tuple[Any, ...], TunedRow]:
+    def crowded_keys(self) -> frozenset[tuple[Any, ...]]:
+        """The full keys of which the file has more than one row, measured or not.
+
+        Raises:
+            CsvError: as for :meth:`rows`.
+        """
+        counts = Counter(entry.own_key for entry in self._current()[1] if entry.own_key is not None)
+        return frozenset(key for key, count in counts.items() if count > 1)
+
+    def _chosen(self, entries: Iterable[Entry]) -> dict[tuple[Any, ...], Entry]:
         """The row of each key that counts."""
         found: dict[tuple[Any, ...], list[Entry]] = {}
         for entry in entries:
@@ -94,18 +117,18 @@ class TunedCsv:
         chosen = {}
         for key, same in found.items():
             if len(same) > 1 and evidence is None:  # read only where it has something to decide
-                evidence = EvidenceIndex(read_evidence(evidence_path(self.path), warnings=self.warnings))
-            chosen[key] = self._preferred(same, evidence) if evidence is not None else same[0].row
-        return {key: row for key, row in chosen.items() if row is not None}
+                evidence = EvidenceIndex(read_evidence(evidence_path(self._evidence_of), warnings=self.warnings))
+            chosen[key] = self._preferred(same, evidence) if evidence is not None else same[0]
+        return chosen
 
-    def _preferred(self, same: list[Entry], evidence: EvidenceIndex) -> TunedRow | None:
+    def _preferred(self, same: list[Entry], evidence: EvidenceIndex) -> Entry:
         rows = [entry.row for entry in same if entry.row is not None]
         preference = prefer([Contender(row, evidence.newest_for(row)) for row in rows])
         kept = same[preference.winner]
         for number, lost in preference.lost.items():
             place = f"{self.path}:{same[number].line}"
             self.warnings.append(f"{place}: the key of line {kept.line} again, {lost.reason}; left out")
-        return kept.row
+        return kept
 
     # Writing
 
@@ -116,8 +139,11 @@ class TunedCsv:
         sort: bool = False,
         stays: Callable[[TunedRow, TunedRow], bool] | None = None,
         before: Callable[[Sequence[TunedRow]], None] | None = None,
+        settled: Collection[tuple[Any, ...]] = (),
     ) -> int:
         """Puts rows into the file: one with the same full key is replaced, everything else stays; returns how many.
+
+        Of a key that is written or ``settled`` the file has one row afterwards; those that went are in ``removed``.
 
         Args:
             rows: what to write; of several with one key the last counts.
@@ -125,6 +151,7 @@ class TunedCsv:
             stays: asked under the lock with the measured row that a key has in the file now, whoever wrote it, and the
                 new one; True: the file's row stays. None: a new row replaces any.
             before: told under the lock which rows are about to be written; what it raises leaves the file as it is.
+            settled: full keys of which only the row that counts is to be left, where ``rows`` has none that is written.
 
         Raises:
             ValueError: a row holds no measured latency or cannot be written; the file is untouched.
@@ -133,33 +160,37 @@ class TunedCsv:
         """
         checked = [checked_row(row, self.key) for row in rows]
         new = {row.full_key: row for row in checked}
-        if not new:
+        if not new and not settled:
             return 0
         with FileLock.beside(self.path, timeout=self.lock_timeout):
             remove_leftovers(self.path)
             header, entries = self._current()
-            if stays is not None or before is not None:
-                contested = (entry for entry in entries if entry.own_key in new)
-                for current in self._chosen(contested).values():
-                    if stays is not None and stays(current, new[current.full_key]):
-                        del new[current.full_key]
-                if before is not None:
-                    before(tuple(new.values()))
-                if not new:
-                    return 0
-            header = widened(header, self.key)
+            contested = {*new, *settled} if stays is not None or settled else frozenset()
+            current = self._chosen(entry for entry in entries if entry.own_key in contested)
+            if stays is not None:
+                for key, entry in current.items():
+                    if key in new and entry.row is not None and stays(entry.row, new[key]):
+                        del new[key]
+            if before is not None:
+                before(tuple(new.values()))
+            removed = _shadowed(entries, new, {key: entry for key, entry in current.items() if key not in new})
+            if not new and not removed:
+                return 0
+            header = widened(header, self.key) if new else header
+            gone = {entry.line for entry in removed}
             merged: list[tuple[dict[str, str], tuple[Any, ...] | None]] = []
             waiting = dict(new)
             for entry in entries:
-                key = entry.own_key
-                if key is None or key not in new:
-                    merged.append((entry.cells, key))
-                elif key in waiting:  # the first of its key is replaced where it stands, further ones go
-                    merged.append((row_cells(header, waiting.pop(key), self.key, entry.cells), key))
+                row_key = entry.own_key
+                if row_key is not None and row_key in waiting:  # replaced where it stands
+                    merged.append((row_cells(header, waiting.pop(row_key), self.key, entry.cells), row_key))
+                elif entry.line not in gone:
+                    merged.append((entry.cells, row_key))
             merged += [(row_cells(header, row, self.key, {}), key) for key, row in waiting.items()]
             if sort:
                 merged.sort(key=lambda pair: row_rank(pair[1], self.key))
             atomic_write(self.path, written_table(header, [cells for cells, _ in merged]))
+        self.removed += removed
         self._stamp = None
         return len(new)
 
@@ -168,6 +199,23 @@ class TunedCsv:
             return (), ()
         table = self._read()
         return table.header, table.entries
+
+
+def _shadowed(
+    entries: Iterable[Entry], new: Collection[tuple[Any, ...] | None], counts: Mapping[tuple[Any, ...], Entry]
+) -> list[Entry]:
+    """What goes: of keys that are written all rows but the first, which is replaced where it stands; of keys whose row
+    stays, all but the one that counts."""
+    removed, replaced = [], set()
+    for entry in entries:
+        key = entry.own_key
+        if key in new:
+            if key in replaced:
+                removed.append(entry)
+            replaced.add(key)
+        elif key is not None and key in counts and entry is not counts[key]:
+            removed.append(entry)
+    return removed
 
 
 def file_stamp(path: Path) -> tuple[int, ...] | None:

@@ -6,13 +6,14 @@
                                         └ right ─▶ under the table's lock: another run's row stays? ─▶ evidence, table
 
 Rows gather here and are written together: at least every ``batch`` shapes, every few seconds in which a shape ended,
-and at the end. The checkpoint covers what has not been written yet.
+and at the end. The checkpoint covers what has not been written yet. Of a shape that was decided the table has one row
+afterwards, also where the decision is that its row stays: others that were there, and never found, go.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,9 @@ class Publisher:
         """Args: the table; ``evidence_of``: the table whose evidence it is, if another one; ``prover``: asked about
         rows before they are written."""
         self._evidence_of = evidence_of or path
-        self._table = TunedCsv(path, key)
+        self._table = TunedCsv(path, key, evidence_of=self._evidence_of)
+        self._crowded = self._table.crowded_keys()
+        """Full keys of which the table had several rows when the run began: so few that each is seen to at once."""
         self._path = path
         self._key = key
         self._batch = batch
@@ -120,13 +123,19 @@ class Publisher:
             self._prover.get_ready()
         self.write_if_due()
 
-    def tell(self, evidence: Evidence) -> None:
+    def tell(self, evidence: Evidence, settled: Collection[tuple[Any, ...]] = ()) -> None:
         """Writes the record of a decision that changes no row, at once: what is decided is not looked at again.
+
+        Args:
+            evidence: the record.
+            settled: full keys of which the row that counts is to be left, and no other.
 
         Raises:
             WriteFailedError: it could not be written.
         """
         self._append([evidence])
+        if crowded := self._crowded.intersection(settled):
+            self._update([], crowded)
 
     def write_if_due(self) -> None:
         """Writes what waits if there is enough of it or it has waited long enough."""
@@ -147,12 +156,15 @@ class Publisher:
         """
         if not self._waiting:
             return
+        keys = {row.full_key for row, _ in self._waiting if row is not None}
         waiting = self._proven(self._waiting)
         rows = [row for row, _ in waiting if row is not None]
         if rows:
             self._write_rows(rows, waiting)
         else:
             self._append([one for _, one in waiting if one is not None])
+        if crowded := (self._crowded & keys & self.refused.keys()):
+            self._update([], crowded)
         self._waiting = []
         self._last_write = self._clock()
 
@@ -169,16 +181,25 @@ class Publisher:
                 locked=self._evidence_of == self._path,
             )
 
-        try:
-            self._table.update(rows, sort=self._sort, stays=self._generation.stays, before=tell)
-        except OSError as error:
-            raise WriteFailedError(f"{self._path}: could not be written: {error.strerror or error}") from error
-        except CsvError as error:  # it could be read when the run began
-            raise WriteFailedError(f"could not be written, since it was changed meanwhile: {error}") from error
+        self._update(rows, self._crowded.intersection(row.full_key for row in rows), tell)
         written = [row for row in rows if not self._generation.yielded(row)]
         self.kept_out |= {row.full_key for row in rows} - {row.full_key for row in written}
         self._generation.saw(written)
         self.written += written
+
+    def _update(
+        self,
+        rows: Sequence[TunedRow],
+        settled: Collection[tuple[Any, ...]],
+        tell: Callable[[Sequence[TunedRow]], None] | None = None,
+    ) -> None:
+        stays = self._generation.stays
+        try:
+            self._table.update(rows, sort=self._sort and bool(rows), stays=stays, before=tell, settled=settled)
+        except OSError as error:
+            raise WriteFailedError(f"{self._path}: could not be written: {error.strerror or error}") from error
+        except CsvError as error:  # it could be read when the run began
+            raise WriteFailedError(f"could not be written, since it was changed meanwhile: {error}") from error
 
     def _append(self, evidence: Sequence[Evidence], *, locked: bool = False) -> None:
         try:
@@ -227,7 +248,7 @@ class Publisher:
         Raises:
             LookupFailedError: a row is missing, or the table cannot be read.
         """
-        clashes = self._generation.notes(self._path)
+        clashes = (*self._removed(), *self._generation.notes(self._path))
         if not self.written:
             return clashes
         latest = {(*self._key.values(row.shape), row.gfx, row.cu_num, row.gpu_model): row for row in self.written}
@@ -253,3 +274,14 @@ class Publisher:
             return clashes
         rows = "1 row" if len(replaced) == 1 else f"{len(replaced)} rows"
         return (*clashes, f"{self._path}: somebody else replaced {rows} of this run meanwhile; {replaced[0]}")
+
+    def _removed(self) -> tuple[str, ...]:
+        """What went from the table since another row of its shape counts; of a proposal nothing is told."""
+        removed = self._table.removed
+        if not removed or self._evidence_of != self._path:
+            return ()
+        first = removed[0].cells
+        rows = "1 row was" if len(removed) == 1 else f"{len(removed)} rows were"
+        told = f"{first.get('kernelName') or 'no kernel'} at {first['us']} us for {self._key.label(first)}"
+        why = "since another row of the same shape and device counts"
+        return (f"{self._path}: {rows} taken out, {why}: {told}" + (" and others" if len(removed) > 1 else ""),)

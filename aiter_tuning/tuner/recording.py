@@ -34,6 +34,7 @@ from aiter_tuning.tuner.deciding import Decision, decide, outcome_of
 from aiter_tuning.tuner.finals import Finals, FinalsPlanner
 from aiter_tuning.tuner.grounds import Grounds, now
 from aiter_tuning.tuner.outcome import FailureCause, ShapeOutcome, Verdict, gather_causes, merge_causes
+from aiter_tuning.tuner.plan import ShapePlan
 from aiter_tuning.tuner.poison_list import PoisonList
 from aiter_tuning.tuner.profile_file import ProfileFile
 from aiter_tuning.tuner.publishing import Publisher, WriteFailedError, tuned_row
@@ -309,11 +310,17 @@ class Recorder(Watcher):
         if writes and winner is not None:
             row = tuned_row(plan, plan.candidate(winner), decision.measurements[winner], self._grounds.device)
         else:
-            self._publisher.tell(evidence)
+            self._publisher.tell(evidence, self._keys_of(plan))
         if winner is not None and decision.is_complete:
             self._put_decision_on_record(run, winner, decision.measurements[winner])
         if row is not None:
             self._publisher.add(row, evidence)
+
+    def _keys_of(self, plan: ShapePlan) -> set[tuple[Any, ...]]:
+        """The full keys whose rows serve a shape: the device's own, and that of a row which names no model."""
+        device = self._grounds.device
+        own = full_key(device.gfx, device.cu_num, device.gpu_model, dict(plan.shape))
+        return {own} if plan.published is None else {own, plan.published.full_key}
 
     def _evidence(self, run: ShapeRun, decision: Decision, *, published: bool) -> Evidence:
         return self._grounds.evidence(

@@ -393,3 +393,55 @@ def test_a_table_that_did_not_change_is_read_once(path, monkeypatch):
     monkeypatch.setattr(tuned, "read_tuned", lambda *a, **k: readings.append(a) or read(*a, **k))
     assert all(table.find("sm90", 132, "NVIDIA H200", {"M": m, "N": 128, "K": 256}) for m in range(1, 50))
     assert len(readings) == 1
+
+
+def key_of(m):
+    return dataclasses.replace(ROW, shape=GEMM.parse({"M": m, "N": 128, "K": 256})).full_key
+
+
+def stacked(path, *rows):
+    """Puts each row into the file, whatever is there."""
+    for one in rows:
+        held = path.read_text().splitlines()[1:] if path.exists() else []
+        path.unlink(missing_ok=True)
+        TunedCsv(path, GEMM).update([one])
+        header, line = path.read_text().splitlines()
+        path.write_text("\n".join([header, *held, line]) + "\n")
+
+
+def test_of_a_settled_key_the_row_that_counts_is_left_and_other_keys_keep_what_they_have(path):
+    stacked(path, row(1, us=9.0), row(2, us=8.0), row(1, us=5.0), row(2, us=7.0), row(1, us=6.0))
+    table = TunedCsv(path, GEMM)
+    lines = path.read_text().splitlines()
+
+    assert table.update([], settled=table.crowded_keys() - {key_of(2)}) == 0
+
+    assert path.read_text().splitlines() == [lines[0], lines[2], lines[3], lines[4]]
+    assert [entry.line for entry in table.removed] == [2, 6]
+    before = path.stat()
+    assert table.update([], settled=[key_of(1)]) == 0
+    assert path.stat().st_ino == before.st_ino, "nothing to do, nothing written"
+
+
+def test_of_a_settled_key_rows_that_were_never_measured_go_and_stay_where_there_are_no_others(path):
+    stacked(path, row(1, us=9.0), row(2, us=8.0))
+    header, one, two = path.read_text().splitlines()
+    one_unmeasured, two_unmeasured = one.replace("9.0", "-1"), two.replace("8.0", "0")
+    path.write_text("\n".join([header, one_unmeasured, one, two_unmeasured, two_unmeasured]) + "\n")
+    table = TunedCsv(path, GEMM)
+    assert table.crowded_keys() == {key_of(1), key_of(2)}
+
+    table.update([], settled=table.crowded_keys())
+
+    assert path.read_text().splitlines() == [header, one, two_unmeasured, two_unmeasured]
+
+
+def test_a_row_that_stays_stays_alone_where_its_key_is_settled(path):
+    stacked(path, row(1, us=9.0), row(1, us=5.0))
+    table = TunedCsv(path, GEMM)
+
+    written = table.update([row(1, us=6.0)], stays=lambda current, new: current.us < new.us, settled=[key_of(1)])
+
+    assert written == 0
+    assert [one.us for one in table.rows()] == [5.0] and len(path.read_text().splitlines()) == 2
+    assert [entry.cells["us"] for entry in table.removed] == ["9.0"]
