@@ -31,6 +31,14 @@ Lookup = Callable[[Mapping[str, Any]], "TunedRow | None"]
 """The published row of a shape on the run's device."""
 
 
+class ShapeRefusedError(FamilyError):
+    """A family raised for one shape: it does not compute that shape, or is wrong about it."""
+
+    def __init__(self, message: str, shape: Shape) -> None:
+        super().__init__(message)
+        self.shape = shape
+
+
 @dataclass(frozen=True)
 class ShapePlan:
     """One shape with everything that may run for it."""
@@ -43,6 +51,8 @@ class ShapePlan:
     """What serving runs."""
     published: TunedRow | None
     work: Work
+    lists_any: bool = True
+    """Whether the family has candidates for the shape; its default is measured all the same."""
 
     @property
     def default(self) -> str:
@@ -77,22 +87,30 @@ def serving_shapes(family: Family, shapes: Iterable[Shape]) -> tuple[list[Shape]
     """The distinct shapes whose rows serve ``shapes``, and a note for each shape that another one serves.
 
     Raises:
-        FamilyError: ``bucket`` fails, or gives what is no shape.
+        ShapeRefusedError: ``bucket`` fails, or gives a shape that the key does not allow.
+        FamilyError: it gives what is no shape.
     """
     if type(family).bucket is Family.bucket:  # each serves itself
         return list({tuple(shape.values()): shape for shape in shapes}.values()), []
     distinct: dict[tuple[Any, ...], Shape] = {}
     notes = []
     for shape in shapes:
+        label = family.key.label(shape)
         try:
-            served_by = family.key.parse(family.bucket(shape))
+            found: object = family.bucket(shape)
+            if isinstance(found, Mapping):
+                served_by = family.key.parse(found)
         except (Exception, SystemExit) as error:
-            label = family.key.label(shape)
-            raise FamilyError(f"family {family.name}: no bucket() for {label}: {describe(error)}") from error
-        if served_by != shape:
-            notes.append(
-                f"{family.key.label(shape)}: looked up as {family.key.label(served_by)}, which is tuned instead"
+            raise ShapeRefusedError(
+                f"family {family.name}: no bucket() for {label}: {describe(error)}", shape
+            ) from error
+        if not isinstance(found, Mapping):
+            raise FamilyError(
+                f"family {family.name}: for {label} bucket() gives {_shown(found)}; expected a shape, a mapping of "
+                f"{', '.join(family.key.columns)}"
             )
+        if served_by != shape:
+            notes.append(f"{label}: looked up as {family.key.label(served_by)}, which is tuned instead")
         distinct.setdefault(tuple(served_by.values()), served_by)
     return list(distinct.values()), notes
 
@@ -123,7 +141,8 @@ def plan_shape(
         sample: so many candidates, besides default and incumbent; None: all.
 
     Raises:
-        FamilyError: the family's methods fail, or answer what cannot be measured or written down.
+        ShapeRefusedError: the family's methods fail.
+        FamilyError: they answer what cannot be measured or written down.
     """
     label = family.key.label(shape)
     try:
@@ -131,7 +150,7 @@ def plan_shape(
         listed = tuple(family.candidates(shape, device))
         work = family.work(shape)
     except (Exception, SystemExit) as error:
-        raise FamilyError(f"family {family.name}: no candidates for {label}: {describe(error)}") from error
+        raise ShapeRefusedError(f"family {family.name}: no candidates for {label}: {describe(error)}", shape) from error
     mistake = _mistake(default, listed, work)
     if mistake is not None:
         raise FamilyError(f"family {family.name}: for {label} {mistake}")
@@ -150,23 +169,39 @@ def plan_shape(
         today = Today(default.name, default.name, published.kernelName)
     elif incumbent is not None:
         today = Today(incumbent.name, default.name, incumbent.name)
-    return ShapePlan(shape, label, tuple(candidates.values()), today, published, work)
+    return ShapePlan(shape, label, tuple(candidates.values()), today, published, work, lists_any=bool(listed))
+
+
+def work_of(family: Family, shape: Shape) -> Work:
+    """What one call for a shape has to do.
+
+    Raises:
+        ShapeRefusedError: ``work`` fails.
+    """
+    try:
+        return family.work(shape)
+    except (Exception, SystemExit) as error:
+        label = family.key.label(shape)
+        raise ShapeRefusedError(f"family {family.name}: no work() for {label}: {describe(error)}", shape) from error
 
 
 def is_known(family: Family, row: TunedRow, device: Device) -> bool:
     """Whether serving has a kernel for a row; one that it has none for is no row to it.
 
     Raises:
-        FamilyError: ``resolve`` fails.
+        ShapeRefusedError: ``resolve`` fails.
     """
     try:
         return family.resolve(row.kernelName, row.config, row.shape, device) is not None
     except (Exception, SystemExit) as error:
-        raise _unresolved(family, row.kernelName, family.key.label(row.shape), error) from error
+        raise _unresolved(family, row.kernelName, row.shape, error) from error
 
 
-def _unresolved(family: Family, name: str, label: str, error: BaseException) -> FamilyError:
-    return FamilyError(f"family {family.name}: no resolve() of {name} for {label}: {describe(error)}")
+def _unresolved(family: Family, name: str, shape: Mapping[str, Any], error: BaseException) -> ShapeRefusedError:
+    label = family.key.label(shape)
+    return ShapeRefusedError(
+        f"family {family.name}: no resolve() of {name} for {label}: {describe(error)}", dict(shape)
+    )
 
 
 def _incumbent(
@@ -190,7 +225,7 @@ def _incumbent(
         else:  # what it does, without listing all candidates once more
             config = None if known is None else published.config or known.config
     except (Exception, SystemExit) as error:
-        raise _unresolved(family, name, family.key.label(shape), error) from error
+        raise _unresolved(family, name, shape, error) from error
     if config is None:
         return None
     incumbent = Candidate(name, config, published.kernelId, published.splitK)

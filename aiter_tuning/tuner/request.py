@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aiter_tuning.devices.device import Device, NoDeviceError
@@ -17,7 +18,8 @@ from aiter_tuning.tables.shapes import ShapeFile, read_shapes
 from aiter_tuning.tables.tuned_row import TunedRow
 from aiter_tuning.tuner.arguments import TuneArguments, UsageError, check_readable
 from aiter_tuning.tuner.family import Family
-from aiter_tuning.tuner.plan import is_known, serving_shapes
+from aiter_tuning.tuner.family_reference import FamilyError
+from aiter_tuning.tuner.plan import ShapeRefusedError, is_known, serving_shapes
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Request:
     """What a run has been asked to do, on which devices, and what serving finds there today."""
 
     arguments: TuneArguments
+    file: ShapeFile
     devices: tuple[Device, ...]
     shapes: tuple[Shape, ...]
     published: tuple[TunedRow | None, ...]
@@ -65,7 +68,8 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
         check_timer(arguments.timer, "cpu" if device.torch_device == "cpu" else "cuda")
     except ValueError as error:
         raise UsageError(f"--timer {arguments.timer}: {error}") from None
-    shapes, notes = serving_shapes(family, file.shapes)
+    with refusals_placed(family, file):
+        shapes, notes = serving_shapes(family, file.shapes)
     tables = TunedTables(arguments.tune_files, family.key)
     tables.rows()  # what is wrong with a table is told even where no shape is looked up in it
     published = [tables.find(device.gfx, device.cu_num, device.gpu_model, shape) for shape in shapes]
@@ -77,15 +81,41 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
     if not file.shapes:
         warnings.append(f"{file.path}: holds no shape; expected a line for each below the column names")
     notes = [*device_notes(devices), *_part_notes(devices), *notes]
+    with refusals_placed(family, file):
+        is_open = tuple(row is None or not is_known(family, row, device) for row in published)
     return Request(
         arguments,
+        file,
         devices,
         tuple(shapes),
         tuple(published),
         (*warnings, *notes),
-        tuple(row is None or not is_known(family, row, device) for row in published),
+        is_open,
         _calls(family, file, shapes),
     )
+
+
+@contextmanager
+def refusals_placed(family: Family, file: ShapeFile) -> Iterator[None]:
+    """Says in which line of a file the shape is that a family refuses.
+
+    Raises:
+        FamilyError: it refuses one.
+    """
+    try:
+        yield
+    except ShapeRefusedError as error:
+        line = _line_of(family, file, error.shape)
+        raise FamilyError(f"{file.path}{'' if line is None else f':{line}'}: {error}") from error
+
+
+def _line_of(family: Family, file: ShapeFile, shape: Shape) -> int | None:
+    """Where a shape is, or the first one that it serves."""
+    places = list(zip(file.shapes, file.lines, strict=True))
+    for own, line in places:
+        if own == shape:
+            return line
+    return next((line for own, line in places if family.key.parse(family.bucket(own)) == shape), None)
 
 
 def _part_notes(devices: Sequence[Device]) -> list[str]:

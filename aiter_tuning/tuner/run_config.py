@@ -24,18 +24,29 @@ from aiter_tuning.status import Status
 from aiter_tuning.tables.merging import TunedTables, expand_tables
 from aiter_tuning.tables.shapes import read_shapes
 from aiter_tuning.tables.tuned_row import TunedRow
+from aiter_tuning.task import Group
 from aiter_tuning.tuner.arguments import TuneArguments, UsageError, check_readable, has_public_operator
-from aiter_tuning.tuner.family import Family
+from aiter_tuning.tuner.family import Family, Work
 from aiter_tuning.tuner.family_reference import reference_of
 from aiter_tuning.tuner.lanes import device_name
+from aiter_tuning.tuner.plan import work_of
 from aiter_tuning.tuner.remeasuring import Remeasuring
-from aiter_tuning.tuner.request import devices_for
+from aiter_tuning.tuner.request import devices_for, refusals_placed
 from aiter_tuning.tuner.serving_tasks import ServeShape
 from aiter_tuning.tuner.tasks import FamilyTasks
 from aiter_tuning.tuning_policy import SAMPLE_SEED
 
 SLACK = 0.05
 """Of a shape's elements so much more may be wrong than its row admits, as upstream has it."""
+
+
+class _Asked(NamedTuple):
+    """What is to be measured."""
+
+    shape: Shape
+    row: TunedRow | None
+    """That serves it."""
+    work: Work
 
 
 class Benched(NamedTuple):
@@ -99,7 +110,7 @@ class RunConfig:
         """Measures; writes nothing.
 
         Raises:
-            UsageError, CsvError: it cannot be done as asked.
+            UsageError, CsvError, FamilyError: it cannot be done as asked.
             NoDeviceError: there is nothing to measure on.
         """
         family, arguments = self._family, self._arguments
@@ -111,18 +122,16 @@ class RunConfig:
         tasks = FamilyTasks(family, reference_of(family), seed=SAMPLE_SEED, kwargs=kwargs)
         named = None if self._tables is None else tuple(map(str, map(Path.absolute, self._tables)))
 
-        def serve(shape: Shape, row: TunedRow | None) -> ServeShape:
+        def group(shape: Shape, row: TunedRow | None, work: Work) -> Group:
             kernel = row.kernelName if row is not None and named is not None else ""
-            return ServeShape(tasks.reference, dict(shape), named, kernel, family.work(shape))
+            serve = ServeShape(tasks.reference, dict(shape), named, kernel, work)
+            return tasks.group_of(shape, family.key.label(shape), work, [(("served",), serve)])
 
-        groups = [
-            tasks.group_of(shape, family.key.label(shape), family.work(shape), [(("served",), serve(shape, row))])
-            for shape, row in asked
-        ]
+        groups = [group(*one) for one in asked]
         for text in notes:
             note(text)
         found, outcome = self._remeasuring.measure(groups, devices, note, pool)
-        benched = [self._benched(shape, row, one.results[0]) for (shape, row), one in zip(asked, found, strict=True)]
+        benched = [self._benched(shape, row, one.results[0]) for (shape, row, _), one in zip(asked, found, strict=True)]
         source = (
             f"the shapes of {arguments.untune_file}" if self._tables is None else f"the rows of {_names(self._tables)}"
         )
@@ -131,24 +140,28 @@ class RunConfig:
             notes.append(outcome.reason)
         return Benchmark(family.name, device_name(device), device.gfx, source, tuple(benched), stopped, tuple(notes))
 
-    def _of_tables(self, device: Device, notes: list[str]) -> list[tuple[Shape, TunedRow | None]]:
+    def _of_tables(self, device: Device, notes: list[str]) -> list[_Asked]:
         assert self._tables is not None
         tables = TunedTables(self._tables, self._family.key)
         rows = {}
         for row in tables.rows():
             if (row.gfx, row.cu_num) == (device.gfx, device.cu_num) and row.gpu_model in ("", device.gpu_model):
                 shape = dict(row.shape)
-                rows[tuple(shape.values())] = shape, tables.find(row.gfx, row.cu_num, device.gpu_model, shape)
+                found = tables.find(row.gfx, row.cu_num, device.gpu_model, shape)
+                rows[tuple(shape.values())] = _Asked(shape, found, work_of(self._family, shape))
         notes += tables.warnings
         return list(rows.values())
 
-    def _of_shapes(self, device: Device, notes: list[str]) -> list[tuple[Shape, TunedRow | None]]:
+    def _of_shapes(self, device: Device, notes: list[str]) -> list[_Asked]:
         path = self._arguments.untune_file
         check_readable(path, "--untune_file", "a CSV file of shapes")
         file = read_shapes(path, self._family.key)
         notes += file.warnings
         identity: dict[str, Any] = Identity(device.gfx, device.cu_num, device.gpu_model)._asdict()
-        return [(dict(shape), explain(self._family, **{**shape, **identity}).row) for shape in file.shapes]
+        with refusals_placed(self._family, file):
+            works = [work_of(self._family, shape) for shape in file.shapes]
+        served = [explain(self._family, **{**shape, **identity}).row for shape in file.shapes]
+        return [_Asked(dict(one), row, work) for one, row, work in zip(file.shapes, served, works, strict=True)]
 
     def _benched(self, shape: Shape, row: TunedRow | None, found: Measurement) -> Benched:
         limit = self._arguments.err_ratio

@@ -25,11 +25,9 @@ from typing import Any
 from aiter_tuning.devices.device import Device
 from aiter_tuning.devices.disturbances import disturbance_notes
 from aiter_tuning.devices.host_load import LoadWatch
-from aiter_tuning.keys import Shape
 from aiter_tuning.pool.pool import Pool
 from aiter_tuning.pool.watcher import RunEnd, RunOutcome
 from aiter_tuning.tables.checkpoint import RunFingerprint
-from aiter_tuning.tables.tuned_row import TunedRow
 from aiter_tuning.task import LogbookError
 from aiter_tuning.tuner.arguments import ARG_DEFAULTS, TuneArguments, check_writable
 from aiter_tuning.tuner.comparison import ComparisonPlanner, StagedTables, begin_proposal
@@ -50,7 +48,7 @@ from aiter_tuning.tuner.record import discard_if_empty, has_record, open_record,
 from aiter_tuning.tuner.recording import Recorder
 from aiter_tuning.tuner.remaining_shapes import groups_of, shape_runs
 from aiter_tuning.tuner.reporter import PlannedShape, Reporter, RunOverview, Silent
-from aiter_tuning.tuner.request import Request, read_request
+from aiter_tuning.tuner.request import Request, read_request, refusals_placed
 from aiter_tuning.tuner.shape_run import ShapeRun
 from aiter_tuning.tuner.tasks import FamilyTasks, ShapeGroups
 from aiter_tuning.tuning_policy import SAMPLE_SEED, PromotionPolicy
@@ -98,20 +96,21 @@ class TunerCommon:
         arguments = TuneArguments.of(args, self.family)
         work = read_request(self.family, arguments)
         notes = [*work.notes, *resume_notes(arguments)]
-        planned = tuple(
-            self._planned(shape, work.device, row, arguments.candidate_sample)
-            for shape, row, is_open in zip(work.shapes, work.published, work.open, strict=True)
-            if is_open or arguments.retune
-        )
+        planned: list[PlannedShape] = []
+        bare: list[str] = []
+        for shape, row, is_open in zip(work.shapes, work.published, work.open, strict=True):
+            if is_open or arguments.retune:  # the plans of a hundred thousand shapes are not kept at a time
+                with refusals_placed(self.family, work.file):
+                    plan = plan_shape(self.family, shape, work.device, row, arguments.candidate_sample)
+                names = tuple(candidate.name for candidate in plan.measuring_order())
+                planned.append(PlannedShape(plan.label, names, 0, plan.incumbent))
+                bare += [] if plan.lists_any else [plan.label]
+        if (without := _bare_text(self.family, bare)) is not None:
+            notes.append(without)
         already = len(work.shapes) - len(planned)
         return RunOverview(
-            self.family.name, device_name(work.device), len(work.devices), planned, already, tuple(notes)
+            self.family.name, device_name(work.device), len(work.devices), tuple(planned), already, tuple(notes)
         )
-
-    def _planned(self, shape: Shape, device: Device, row: TunedRow | None, sample: int | None) -> PlannedShape:
-        """What is shown of a plan; the plans of a hundred thousand shapes are not kept at a time."""
-        plan = plan_shape(self.family, shape, device, row, sample)
-        return PlannedShape(plan.label, tuple(c.name for c in plan.measuring_order()), 0, plan.incumbent)
 
     def run(
         self,
@@ -180,6 +179,9 @@ class TunerCommon:
             already = len(work.shapes) - len(runs)
             if (gone := _gone_text(self.family, runs)) is not None:
                 reporter.note(gone)
+            bare = [run.plan.label for run in runs if not run.plan.lists_any]
+            if (without := _bare_text(self.family, bare)) is not None:
+                reporter.note(without)
             for note in poison.notes():
                 reporter.note(note)
             tasks = FamilyTasks(
@@ -328,7 +330,8 @@ class TunerCommon:
     def _plans(self, work: Request) -> list[ShapePlan]:
         shapes = zip(work.shapes, work.published, strict=True)
         sample = work.arguments.candidate_sample
-        return [plan_shape(self.family, shape, work.device, row, sample) for shape, row in shapes]
+        with refusals_placed(self.family, work.file):
+            return [plan_shape(self.family, shape, work.device, row, sample) for shape, row in shapes]
 
     def _started(self, work: Request, runs: Sequence[ShapeRun], already: int) -> RunOverview:
         planned = (
@@ -357,6 +360,15 @@ def _gone_text(family: Family, runs: Sequence[ShapeRun]) -> str | None:
         f"{rows} that {family.name} does not know; serving runs the default there, and they are replaced: "
         f"{first.today.row} for {first.label}" + (" and others" if len(gone) > 1 else "")
     )
+
+
+def _bare_text(family: Family, labels: Sequence[str]) -> str | None:
+    """Shapes for which the family lists nothing to try."""
+    if not labels:
+        return None
+    shapes = "1 shape" if len(labels) == 1 else f"{len(labels)} shapes"
+    told = f"candidates() of {family.name} gives none for {shapes}, where only what serves today is measured"
+    return f"{told}: {labels[0]}" + (" and others" if len(labels) > 1 else "")
 
 
 def _finals_settings(arguments: TuneArguments) -> FinalsSettings:

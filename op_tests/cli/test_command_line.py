@@ -29,6 +29,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "column.csv").write_text("M,N,Kay\n8,16,32\n")
     (tmp_path / "text.csv").write_text("M,N,K\n8,16,32\n8,many,32\n")
     (tmp_path / "negative.csv").write_text("M,N,K\n8,-16,32\n")
+    (tmp_path / "refused.csv").write_text("M,N,K,dtype\n8,16,32,fp32\n8,16,32,float64\n")
     (tmp_path / "conflict.csv").write_text("M,N,K\n<<<<<<< ours\n8,16,32\n=======\n8,16,64\n>>>>>>> theirs\n")
     (tmp_path / "long.csv").write_text("M,N,K\n1,2,3,4\n")
     (tmp_path / "broken_out.csv").write_text("M,N,K\n<<<<<<< ours\n")
@@ -44,6 +45,9 @@ def place(tmp_path, monkeypatch):
         pytest.param(["-i", "text.csv", "-o", "o.csv"], "text.csv:3:2", id="text for a number"),
         pytest.param(["-i", "negative.csv", "-o", "o.csv"], "negative.csv:2:2", id="negative size"),
         pytest.param(["-i", "conflict.csv", "-o", "o.csv"], "conflict.csv:2", id="conflict markers"),
+        pytest.param(["-i", "refused.csv", "-o", "o.csv"], "refused.csv:3: family gemm_cpu", id="a refused shape"),
+        pytest.param(["-i", "refused.csv", "-o", "o.csv", "--dry_run"], "refused.csv:3: family", id="refused, dry run"),
+        pytest.param(["-i", "refused.csv", "--run_config"], "refused.csv:3: family gemm_cpu", id="refused as served"),
         pytest.param(["-i", "long.csv", "-o", "o.csv"], "long.csv:2", id="a row too long"),
         pytest.param(["-i", "good.csv", "-o", "nowhere/o.csv"], "nowhere", id="unwritable output"),
         pytest.param(["-i", "good.csv", "-o", "."], "directory", id="a directory for output"),

@@ -123,6 +123,17 @@ class Bucketed(Tiny):
         return {**shape, "N": 1 << (shape["N"] - 1).bit_length()}
 
 
+class Picky(Tiny):
+    """Lists nothing to try for sizes below ten, and refuses those above a hundred."""
+
+    name = "picky"
+
+    def candidates(self, shape, device):
+        if shape["N"] > 100:
+            raise ValueError(f"no more than 100, not {shape['N']}")
+        return super().candidates(shape, device) if shape["N"] >= 10 else []
+
+
 class Elsewhere(Tiny):
     """Runs on GPUs only."""
 

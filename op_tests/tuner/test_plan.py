@@ -162,7 +162,19 @@ def test_a_method_that_answers_what_cannot_be_used_is_told_by_name(tiny, shape, 
     assert "family tiny: for N=8 dtype=fp32 " in str(raised.value)
 
 
-@pytest.mark.parametrize("answer", [None, {"N": 0}, {"dtype": "fp32"}])
+@pytest.mark.parametrize("answer", [None, 5, [8]])
+def test_a_bucket_that_is_no_mapping_is_told_by_its_method_and_what_was_expected(tiny, shape, monkeypatch, answer):
+    family = tiny()
+    monkeypatch.setattr(type(family), "bucket", lambda *args: answer)
+
+    with pytest.raises(FamilyError) as raised:
+        serving_shapes(family, [shape])
+
+    gives = f"for N=8 dtype=fp32 bucket() gives {answer}; expected a shape, a mapping of N, dtype"
+    assert str(raised.value) == f"family tiny: {gives}"
+
+
+@pytest.mark.parametrize("answer", [{"N": 0}, {"dtype": "fp32"}])
 def test_a_bucket_that_is_no_shape_is_told_with_the_shape(tiny, shape, monkeypatch, answer):
     family = tiny()
     monkeypatch.setattr(type(family), "bucket", lambda *args: answer)

@@ -538,3 +538,36 @@ def test_an_overview_counts_a_row_whose_kernel_is_gone_as_none(tiny, out, shapes
 
     assert [planned.label for planned in overview.shapes] == ["N=8 dtype=fp32"]
     assert overview.already_tuned == 1
+
+
+def test_a_shape_that_the_family_refuses_is_told_by_its_line_before_anything_is_measured(tune, tiny, out, shapes):
+    asked = []
+
+    def script(shape, name):
+        asked.append(shape)
+        return 5.0
+
+    with pytest.raises(FamilyError) as raised:
+        tune(script, sizes=(8, 16, 200), family="Picky")
+
+    assert str(raised.value).startswith(
+        f"{shapes(8, 16, 200)}:4: family picky: no candidates for N=200 dtype=fp32: ValueError: no"
+    )
+    assert not asked and not files(out)
+    with pytest.raises(FamilyError, match=r"shapes\.csv:3: family picky"):
+        TunerCommon(tiny("Picky")).overview(
+            {"untune_file": str(shapes(8, 300)), "tune_file": str(out), "device": "cpu"}
+        )
+
+
+def test_shapes_without_candidates_are_told_in_one_note(tune, tiny, out, shapes):
+    reporter = Notes()
+
+    summary, _ = tune(FAST, sizes=(8, 9, 16), family="Picky", reporter=reporter)
+
+    assert [shape.winner for shape in summary.shapes] == ["steady", "steady", "quick"]
+    (told,) = [note for note in reporter.notes if "candidates()" in note]
+    assert "candidates() of picky gives none for 2 shapes" in told and told.endswith("N=8 dtype=fp32 and others")
+    arguments = {"untune_file": str(shapes(7, 16)), "tune_file": str(out), "device": "cpu"}
+    (told,) = [note for note in TunerCommon(tiny("Picky")).overview(arguments).notes if "candidates()" in note]
+    assert "gives none for 1 shape" in told
