@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aiter_tuning.cli.table_family import families_of
 from aiter_tuning.tables.checking import Checked, Target, check_tables
-from aiter_tuning.tables.findings import Finding
+from aiter_tuning.tables.findings import Finding, lines_of
 from aiter_tuning.tables.merge_file import merge_into
 from aiter_tuning.tables.merging import expand_tables
 from aiter_tuning.tuner.arguments import UsageError, check_writable
@@ -23,7 +23,7 @@ EXIT_FINDINGS = 1
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints one line for each finding, with its place; 1 if there are any."""
+    """Prints the findings, with their places; 1 if there are any."""
     paths = expand_tables(args.tables)
     target = _target(args.target)
     if args.fix is not None:
@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
-        for finding in findings:
-            print(finding)
+        for line in lines_of(findings):
+            print(line)
         print(_totals(findings, len(paths)))
     if fixed is not None:
         print(fixed, file=sys.stderr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -81,3 +81,18 @@ class Finding:
         """The finding that an error of reading stands for."""
         code = Code.conflict_marker if isinstance(error, ConflictMarkerError) else Code.broken
         return cls(code, Path(error.path), error.found, error.line, error.column)
+
+
+def lines_of(findings: Iterable[Finding]) -> list[str]:
+    """Findings for a person, one line each; rows of a file that are stale for one reason share theirs.
+
+    A new version of torch makes all rows stale at once.
+    """
+    alike: dict[object, list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        shared = (finding.path, finding.message) if finding.code is Code.stale else number
+        alike.setdefault(shared, []).append(finding)
+    return [
+        str(first) if not more else f"{first.path}: {len(more) + 1} rows: {first.code}: {first.message}"
+        for first, *more in alike.values()
+    ]

@@ -107,28 +107,39 @@ def _of_row(
         message = f"{asked.family.name} has no kernel {row.kernelName or '(blank)'} for this shape; tune it again"
         yield Finding(Code.unknown_kernel, path, message, line, facts=facts)
         return
-    if row.config and dict(row.config) != dict(candidate.config):
-        message = f"the config of {row.kernelName} is {_json(candidate.config)} today, not {_json(row.config)}"
-        yield Finding(Code.changed_config, path, message, line, facts=facts)
+    if (changed := changed_config(row, candidate)) is not None:
+        yield Finding(Code.changed_config, path, changed, line, facts=facts)
     if record is not None:
         yield from _stale(asked.family, placed, candidate, record, versions)
+
+
+def changed_config(row: TunedRow, candidate: Candidate) -> str | None:
+    """How a row's config disagrees with that of the candidate of its name; None: it does not, or the row has none."""
+    if not row.config or dict(row.config) == dict(candidate.config):
+        return None
+    return f"the config of {row.kernelName} is {_json(candidate.config)} today, not {_json(row.config)}"
 
 
 def _stale(
     family: Family, placed: Placed, candidate: Candidate, record: Evidence, versions: Mapping[str, str]
 ) -> Iterable[Finding]:
-    """A version that is named on both sides and differs, or a kernel whose code did."""
-    for name, here in versions.items():
-        measured = record.versions.get(name)
-        if is_known(measured) and is_known(here) and measured != here:
-            message = f"measured under {name} {measured}, installed is {here}; tune the shape again"
-            facts = {"version_of": name, "measured_under": measured, "installed": here}
-            yield Finding(Code.stale, placed.path, message, placed.entry.line, facts=facts)
+    """Versions that are named on both sides and differ, or a kernel whose code did."""
+    differ = [
+        (name, measured, here)
+        for name, here in versions.items()
+        if is_known(measured := record.versions.get(name, "")) and is_known(here) and measured != here
+    ]
+    if differ:
+        names, measured_under, installed = (", ".join(column) for column in zip(*differ, strict=True))
+        then_now = ", ".join(f"{name} {measured} -> {here}" for name, measured, here in differ)
+        message = f"{then_now} since it was measured; tune again"
+        facts = {"version_of": names, "measured_under": measured_under, "installed": installed}
+        yield Finding(Code.stale, placed.path, message, placed.entry.line, facts=facts)
     then = record.fingerprints.get("winner")
     if is_known(then):
         now = candidate_fingerprints(family, [candidate])[candidate.name]
         if then != now:
-            message = f"the code or config of {candidate.name} has changed since ({then}, now {now}); tune it again"
+            message = f"the code or config of {candidate.name} has changed since ({then}, now {now}); tune again"
             yield Finding(Code.stale, placed.path, message, placed.entry.line, facts={"kernel": candidate.name})
 
 

@@ -25,6 +25,14 @@ def row(m, us, kernel="linear", device=CPU, **config):
     )
 
 
+def record(one, ended="2026-01-01T00:00:00+00:00", **fields):
+    """Evidence of a row."""
+    side = Timed(one.kernelName, {}, one.us)
+    key = {"gfx": one.gfx, "cu_num": one.cu_num, "gpu_model": one.gpu_model, **KEY.parse(one.shape)}
+    told = ("promote", "faster", True, True, 5.0, 3.0, 0.5, side, side, side, "CPU-0", "wall")
+    return Evidence("gemm_cpu", key, *told, began=ended, ended=ended, **fields)
+
+
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     """Writes tables into the directory that the commands run in."""
@@ -89,6 +97,29 @@ def test_kinds_of_findings_can_be_left_out(command, table):
     code, _, err = command("check", name, "--ignore", "nonsense")
     assert code == 2
     assert "'nonsense' is no kind of finding; there are broken, conflict_marker" in err
+
+
+def test_rows_that_are_stale_for_one_reason_share_a_line_but_not_in_json(command, table, tmp_path, monkeypatch):
+    rows = [row(m, 2.5) for m in range(1, 42)]
+    name = table("gemm_cpu_tuned.csv", *rows)
+    old = {"torch": "2.11.0", "triton": "3.6.0"}
+    append_evidence(
+        name, [*(record(one, versions=old) for one in rows[:40]), record(rows[40], versions={"torch": "1.0"})]
+    )
+    here = {"torch": "2.13.0", "triton": "3.9.0"}
+    monkeypatch.setattr("aiter_tuning.cli.check_command._installed", here.get)
+
+    code, out, _ = command("check", name)
+
+    assert code == 1
+    assert out.splitlines() == [
+        f"{name}: 40 rows: stale: torch 2.11.0 -> 2.13.0, triton 3.6.0 -> 3.9.0 since it was measured; tune again",
+        f"{name}:42: stale: torch 1.0 -> 2.13.0 since it was measured; tune again",
+        "41 findings in 1 file: 41 stale",
+    ]
+    told = json.loads(command("check", name, "--json")[1])
+    assert [finding["line"] for finding in told["findings"]] == list(range(2, 43))
+    assert told["findings"][0]["measured_under"] == "2.11.0, 3.6.0"
 
 
 def test_a_table_can_be_asked_for_a_device(command, table):
@@ -170,17 +201,10 @@ def test_shards_become_one_table(command, table):
 
 
 def test_evidence_decides_and_goes_with_its_row(command, table):
-    def explained(name, kernel, ended, run):
-        side = Timed(kernel, {}, 1.0)
-        key = {"gfx": CPU[0], "cu_num": CPU[1], "gpu_model": CPU[2], **KEY.parse({"M": 1, "N": 64, "K": 64})}
-        told = ("promote", "faster", True, True, 5.0, 3.0, 0.5, side, side, side, "CPU-0", "wall")
-        record = Evidence("gemm_cpu", key, *told, fingerprints={"run": run}, began=ended, ended=ended)
-        append_evidence(name, [record])
-
-    old = table("old_gemm_cpu_tuned.csv", row(1, 1.0, "then"))
-    new = table("new_gemm_cpu_tuned.csv", row(1, 2.0, "now"))
-    explained(old, "then", "2026-01-01T00:00:00+00:00", "run1")
-    explained(new, "now", "2026-02-01T00:00:00+00:00", "run2")
+    old = table("old_gemm_cpu_tuned.csv", then := row(1, 1.0, "then"))
+    new = table("new_gemm_cpu_tuned.csv", now := row(1, 2.0, "now"))
+    append_evidence(old, [record(then, fingerprints={"run": "run1"})])
+    append_evidence(new, [record(now, "2026-02-01T00:00:00+00:00", fingerprints={"run": "run2"})])
     code, out, _ = command("merge", "-o", "out.csv", old, new, "--json")
     report = json.loads(out)
     assert (code, report["rows"], report["records"]) == (0, 1, 1)

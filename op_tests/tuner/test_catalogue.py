@@ -138,8 +138,20 @@ def test_a_row_measured_under_another_version_is_told_with_both(family, path):
     append_evidence(path, [record(family, versions={"triton": "3.6.0"}), record(family, 16)])
     (finding,) = findings(family, path)
     assert (finding.code, finding.line) == (Code.stale, 2)
-    assert "measured under triton 3.6.0, installed is 3.9.0" in finding.message
+    assert finding.message == "triton 3.6.0 -> 3.9.0 since it was measured; tune again"
     assert finding.facts == {"version_of": "triton", "measured_under": "3.6.0", "installed": "3.9.0"}
+
+
+def test_a_row_measured_under_other_versions_of_several_packages_is_one_finding(family, path):
+    TunedCsv(path, family.key).update([row()])
+    append_evidence(path, [record(family, versions={"triton": "3.6.0", "torch": "2.11.0"})])
+    (finding,) = findings(family, path)
+    assert finding.message.startswith("torch 2.11.0 -> 2.13.0, triton 3.6.0 -> 3.9.0 since it was measured")
+    assert finding.facts == {
+        "version_of": "torch, triton",
+        "measured_under": "2.11.0, 3.6.0",
+        "installed": "2.13.0, 3.9.0",
+    }
 
 
 @pytest.mark.parametrize("unknown", ["", "unknown", "None", " null "])
