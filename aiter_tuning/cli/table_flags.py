@@ -49,7 +49,8 @@ exit codes: 0 no difference, 1 differences, 2 bad usage or input
 _VERIFY_EPILOG = """\
 Each row for this device is timed again, in turns with the family's default and, where the evidence names it, with what
 it replaced. A row does not hold if its kernel is gone, its result is wrong, it fails, it is slower than either by more
-than the noise, or it was measured under other versions of torch or triton. Nothing is written.
+than the noise, the kernel of its name has another config today (changed_config), or it was measured under other
+versions of torch or triton (stale). Nothing is written.
 
 examples:
   aiter-tune verify tuned_csv/gemm_cpu_tuned.csv
@@ -68,7 +69,7 @@ def add_table_commands(commands: argparse._SubParsersAction[Any]) -> None:
     verify.add_argument("--mp", metavar="N", type=_whole, help="how many devices or lanes at a time (default: 0, all)")
     verify.add_argument("--rounds", metavar="N", type=_whole, help="timed turns of each, at least (default: 3)")
     verify.add_argument("--timer", metavar="NAME", help="which clock, see `aiter-tune tune --help` (default: auto)")
-    verify.add_argument("--ignore", metavar="KIND,…", default="", help="gone, wrong, fails, slower or stale: left out")
+    verify.add_argument("--ignore", metavar="KIND,…", default="", help="of doubts, such as stale: left out")
     verify.add_argument("--json", action="store_true", help="as JSON")
 
     check = _add(commands, "check", "say what is wrong with tables", _CHECK_EPILOG)

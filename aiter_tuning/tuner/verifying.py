@@ -2,8 +2,8 @@
 
 ::
 
-    row, its evidence ─▶ kernel still there? versions the same? ─▶ contest: row, default, incumbent of the evidence
-                                                                     └ wrong? fails? slower by more than the noise?
+    row, its evidence ─▶ kernel, config, versions as they were? ─▶ contest: row, default, incumbent of the evidence
+                                                                    └ wrong? fails? slower by more than the noise?
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from aiter_tuning.keys import Shape
 from aiter_tuning.pool.pool import Pool
 from aiter_tuning.pool.watcher import RunEnd
 from aiter_tuning.serving.versions import library_objection, staleness
-from aiter_tuning.status import Status
+from aiter_tuning.status import Status, describe
 from aiter_tuning.tables.evidence import Evidence, EvidenceIndex, evidence_path, read_evidence
 from aiter_tuning.tables.tuned import TunedCsv
 from aiter_tuning.tables.tuned_row import TunedRow
 from aiter_tuning.task import Group
 from aiter_tuning.tuner.arguments import TuneArguments, check_readable
+from aiter_tuning.tuner.catalogue import changed_config
 from aiter_tuning.tuner.family import Candidate, Family
 from aiter_tuning.tuner.family_reference import reference_of
 from aiter_tuning.tuner.finals import calls_in_a_block, most_blocks
@@ -50,6 +51,8 @@ class Doubt(StrEnum):
     """It does not run to its end."""
     slower = "slower"
     """Than the default, or than what it replaced, by more than the noise."""
+    changed_config = "changed_config"
+    """The kernel of its name has another config today."""
     stale = "stale"
     """It was measured under other versions than are installed."""
 
@@ -152,7 +155,8 @@ class _Trial:
     row: TunedRow
     shape: Shape
     label: str
-    default: str
+    default: Candidate | None
+    """None: the family does not compute the shape."""
     entrants: tuple[Candidate, ...]
     """None: its kernel is gone."""
     doubts: tuple[tuple[Doubt, str], ...]
@@ -165,9 +169,20 @@ class _Trial:
         doubts: list[tuple[Doubt, str]] = []
         if stale := staleness(versions):
             doubts.append((Doubt.stale, stale))
-        config = family.resolve(row.kernelName, row.config, shape, device)
+        label = family.key.label(shape)
+        try:
+            config = family.resolve(row.kernelName, row.config, shape, device)
+            default = family.default(shape, device)
+            listed = [default, *family.candidates(shape, device)]
+            family.work(shape)
+        except (Exception, SystemExit) as error:
+            doubts.append((Doubt.gone, f"{family.name} does not compute it: {describe(error)}"))
+            return cls(row, shape, label, None, (), tuple(doubts), evidence is not None)
+        named = next((one for one in listed if one.name == row.kernelName), None)
+        changed = None if named is None or config is None else changed_config(row, named)
+        if changed is not None:
+            doubts.append((Doubt.changed_config, changed))
         objection = None if config is None else library_objection(config, versions)
-        default = family.default(shape, device)
         entrants: list[Candidate] = []
         if config is None:
             doubts.append((Doubt.gone, f"{family.name} has no kernel {row.kernelName!r} for it"))
@@ -183,8 +198,7 @@ class _Trial:
             for other in others:
                 if all(_differs(one, other) for one in entrants):
                     entrants.append(other)
-        label = family.key.label(shape)
-        return cls(row, shape, label, default.name, tuple(entrants), tuple(doubts), evidence is not None)
+        return cls(row, shape, label, default, tuple(entrants), tuple(doubts), evidence is not None)
 
     def verdict(self, found: Remeasured | None) -> Verified:
         """What is known of the row once everybody was timed; ``found`` is None where nobody was."""
@@ -195,7 +209,7 @@ class _Trial:
             (
                 one.us
                 for who, one in zip(self.entrants, found.results, strict=True)
-                if who.name == self.default and one.status is Status.ok
+                if self.default is not None and not _differs(who, self.default) and one.status is Status.ok
             ),
             None,
         )
@@ -228,7 +242,8 @@ class _Trial:
         measured: bool = True,
     ) -> Verified:
         every = (*self.doubts, *doubts)
-        return Verified(self.row, self.label, us, self.default, default_us, every, measured, self.evidence)
+        default = "" if self.default is None else self.default.name
+        return Verified(self.row, self.label, us, default, default_us, every, measured, self.evidence)
 
 
 def _is_here(row: TunedRow, device: Device) -> bool:

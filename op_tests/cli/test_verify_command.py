@@ -41,6 +41,7 @@ def evidence(row, incumbent, versions):
 
 def test_each_row_is_held_against_the_default_and_what_it_replaced(command, table):
     rows = [row(8, "quick"), row(16, "wrong"), row(32, "gone"), row(64, "fair"), row(128, "steady"), row(9, "quick")]
+    rows.append(replace(row(7, "steady"), config={"do": "same"}))
     elsewhere = row(8, "quick", gfx="sm90", cu_num=132, gpu_model="NVIDIA H200")
     TunedCsv(table, Compared.key).update([*rows, elsewhere])
     append_evidence(table, [evidence(rows[3], "quick", {}), evidence(rows[5], "steady", {"torch": "1.0"})])
@@ -58,7 +59,10 @@ def test_each_row_is_held_against_the_default_and_what_it_replaced(command, tabl
         64: ["slower"],
         128: [],
         9: ["stale"],
+        7: ["changed_config"],
     }
+    assert found[7]["us"] < found[7]["default_us"], "what serving launches is timed"
+    assert found[7]["doubts"]["changed_config"] == 'the config of steady is {"do":"steady"} today, not {"do":"same"}'
     assert "slower than quick" in found[64]["doubts"]["slower"], "faster than the default, but not than what was there"
     assert "measured under torch 1.0" in found[9]["doubts"]["stale"]
     assert found[8]["us"] < found[8]["default_us"]
