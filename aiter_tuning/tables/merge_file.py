@@ -85,19 +85,21 @@ def merge_into(
         raise CsvError(missing, "no such file; expected a CSV file; check the path")
     keep = keep or (lambda placed: True)
 
-    def read(path: Path) -> list[TunedTable]:
-        if file_stamp(path) is None:
-            return []
+    def read(path: Path) -> TunedTable:
         table = read_tuned(path, key, refused=refused)
-        return [table if gfx is None else _with_gfx(table, gfx)]
+        return table if gfx is None else _with_gfx(table, gfx)
 
-    tables = [table for path in others for table in read(path)]
+    def read_target() -> list[TunedTable]:
+        """None where it is not there yet, or was only touched; named as a table to read it has to be one."""
+        return [read(target)] if file_stamp(target) is not None or len(others) < len(paths) else []
+
+    tables = [read(path) for path in others]
     evidence = EvidenceFiles()
     # The evidence of a row is on file before the row, as where rows are tuned; under a lock of its own.
-    records = _records(merge_tables([*tables, *read(target)], evidence), target, evidence, keep)
+    records = _records(merge_tables([*tables, *read_target()], evidence), target, evidence, keep)
     append_evidence(target, records, lock_timeout=lock_timeout)
     with FileLock.beside(target, timeout=lock_timeout):
-        tables += read(target)
+        tables += read_target()
         merge = merge_tables(tables, evidence)
         merge = replace(merge, kept=tuple(placed for placed in merge.kept if keep(placed)))
         layout = _layout(tables, key)

@@ -11,6 +11,7 @@ and each process resolves it once. Standard library only.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
 import importlib
@@ -75,8 +76,10 @@ def load_family(reference: str) -> Family:
     for part in cls_name.split("."):
         cls = getattr(cls, part, None)
     if cls is None:
-        names = ", ".join(sorted(c.__name__ for c in families_in(module))) or "none"
-        raise FamilyError(f"{place} has no class {cls_name}; families in it: {names}")
+        names = sorted(c.__name__ for c in families_in(module))
+        near = difflib.get_close_matches(cls_name, names, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise FamilyError(f"{place} has no class {cls_name}; {hint}families in it: {', '.join(names) or 'none'}")
     return instantiate(cls, place)
 
 

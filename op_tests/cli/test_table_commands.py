@@ -14,6 +14,7 @@ from aiter_tuning.tables.evidence import append_evidence, evidence_path
 from aiter_tuning.tables.evidence_record import Evidence, Timed
 from aiter_tuning.tables.tuned import TunedCsv
 from aiter_tuning.tables.tuned_row import TunedRow
+from op_tests.cli.conftest import ROOT
 
 KEY = GemmCpu.key
 CPU = ("x86-64-v4", 2, "Some CPU")
@@ -225,6 +226,23 @@ def test_a_merge_that_cannot_be_done_writes_nothing(command, table, tmp_path):
         code, out, err = command("merge", *words)
         assert (code, out, err.count("\n")) == (2, "", 1), err
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_an_empty_file_is_no_table_to_merge_or_to_compare(command, table, tmp_path):
+    (tmp_path / "empty.csv").touch()
+    name = table("gemm_cpu_tuned.csv", row(1, 2.5))
+    for words in (("merge", "-o", "out.csv", name, "empty.csv"), ("diff", name, "empty.csv")):
+        code, _, err = command(*words, "--family", "gemm_cpu")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "empty.csv" in err
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_family_that_is_misspelt_is_guessed(command, table):
+    name = table("gemm_cpu_tuned.csv", row(1, 2.5))
+    assert "did you mean gemm_cpu?" in command("check", name, "--family", "gemm-cpu")[2]
+    own = f"{ROOT / 'op_tests' / 'families_for_tests' / 'tiny.py'}:Tny"
+    assert "has no class Tny; did you mean Tiny?" in command("check", name, "--family", own)[2]
 
 
 def test_an_older_table_gets_its_arch_when_it_is_named(command, tmp_path, monkeypatch):

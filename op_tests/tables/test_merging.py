@@ -340,6 +340,9 @@ def test_a_broken_input_stops_a_merge_before_anything_is_written(tuned, tmp_path
         merge_into(tmp_path / "out.csv", [good, tmp_path / "bad.csv"], GEMM)
     with pytest.raises(CsvError, match="no such file"):
         merge_into(tmp_path / "out.csv", [good, tmp_path / "none.csv"], GEMM)
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(CsvError, match=r"empty\.csv.*empty"):
+        merge_into(tmp_path / "out.csv", [good, tmp_path / "empty.csv"], GEMM)
     assert not (tmp_path / "out.csv").exists()
     assert not evidence_path(tmp_path / "out.csv").exists()
 
@@ -347,3 +350,12 @@ def test_a_broken_input_stops_a_merge_before_anything_is_written(tuned, tmp_path
 def test_a_merge_can_be_sorted(tuned, tmp_path):
     merge_into(tmp_path / "out.csv", [tuned("a.csv", [row(1.0, m=m) for m in (30, 4, 5)])], GEMM, sort=True)
     assert [one.shape["M"] for one in TunedCsv(tmp_path / "out.csv", GEMM).rows()] == [4, 5, 30]
+
+
+def test_an_output_that_was_only_touched_is_written_but_is_no_table_to_read(tuned, tmp_path):
+    good, out = tuned("good.csv", [row(1.0)]), tmp_path / "out.csv"
+    out.touch()
+    with pytest.raises(CsvError, match=r"out\.csv.*empty"):
+        merge_into(out, [good, out], GEMM)
+    assert out.stat().st_size == 0
+    assert merge_into(out, [good], GEMM).written == 1
