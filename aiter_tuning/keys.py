@@ -66,6 +66,8 @@ _MISSING = frozenset({"", "null", "nan", "na", "<na>"})
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}(?:\.0*)?")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _LARGEST = 2**63 - 1
+_LONG = re.compile(r"\+?0*[1-9][0-9]{18,}(?:\.0*)?")
+"""Whole numbers of as many digits as the largest that fits, or more."""
 
 
 class KeyFieldError(ValueError):
@@ -159,6 +161,8 @@ class KeyField:
             return self.default
         parsed = self._parse(value)
         if parsed is None:
+            if self.type is int and _LONG.fullmatch(str(value).strip()):
+                raise KeyFieldError(self.name, f"too large ({_quoted(value)})", f"a whole number up to {_LARGEST}")
             raise KeyFieldError(self.name, _quoted(value), self.expected)
         return parsed
 

@@ -47,9 +47,9 @@ def print_comparison(
     print_table(_table(shown), stream, width)
     if len(shown) < len(shapes):
         print(f"… and {len(shapes) - len(shown)} more (-v shows all)", file=stream)
-    written = [shape for shape in shapes if shape.proposed]
-    verb = "would be written" if summary.candidate_file or not any(s.published for s in written) else "written"
-    print(f"{_rows(len(written))} {verb}, {shape_count(len(shapes) - len(written))} as before", file=stream)
+    written = sum(shape.published if summary.updates else shape.proposed for shape in shapes)
+    verb = ("was" if written == 1 else "were") if summary.updates else "would be"
+    print(f"{_rows(written)} {verb} written, {shape_count(len(shapes) - written)} as before", file=stream)
     for shape in shown:
         if not shape.proposed or not _is_plain(shape):
             row = f"the row names {shape.winner}; " if shape.proposed else ""

@@ -102,7 +102,8 @@ def _object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text, parse_constant=refuse)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{_shown(text)} is not JSON ({error.msg} at letter {error.pos + 1})") from None
+        found_at = f"{error.msg.removesuffix(' at')} at letter {error.pos + 1}"  # some messages end in "at"
+        raise ValueError(f"{_shown(text)} is not JSON ({found_at})") from None
     if not isinstance(found, dict):
         raise ValueError(f"{_shown(text)} is not a JSON object")
     return found

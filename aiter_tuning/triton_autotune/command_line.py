@@ -106,5 +106,7 @@ def _is_output(error: OSError, args: argparse.Namespace) -> bool:
 
 
 def _fail(prog: str, command: str, error: Exception, code: int) -> int:
-    sys.stderr.write(f"{prog} {command}: error: {' '.join(str(error).split())}\n")
+    from aiter_tuning.triton_autotune.commands import worded
+
+    sys.stderr.write(f"{prog} {command}: error: {' '.join(worded(error).split())}\n")
     return code

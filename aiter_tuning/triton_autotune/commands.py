@@ -229,7 +229,14 @@ def _votes(paths: Iterable[str]) -> Votes:
     try:
         return count_votes(paths)
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read recordings: {error}") from error
+        raise InputError(f"cannot read recordings: {worded(error)}") from error
+
+
+def worded(error: Exception) -> str:
+    """What an error says to a person; of a file that cannot be had its name and why."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
 
 
 def _comparable(path: str) -> tuple[str, dict[str, str]]:

@@ -148,6 +148,8 @@ class RunSummary:
     """Whether the tuned CSV is there; without a correct candidate it may not be."""
     compared: bool = False
     """Whether what serving runs was compared (``--compare``)."""
+    updates: bool = True
+    """Whether the run could write the tuned CSV; without ``--update_improved`` a comparison only proposes."""
     gfx: str = ""
     """The device's arch."""
     candidate_file: str = ""

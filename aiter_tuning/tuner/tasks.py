@@ -36,7 +36,12 @@ class MakeInputs:
         from aiter_tuning.serving import record_misses
 
         record_misses(None)  # what a worker looks up is not asked for by serving
-        return load_family(self.family).inputs(shape, str(device), seed)
+        family = load_family(self.family)
+        inputs: object = family.inputs(shape, str(device), seed)
+        if not isinstance(inputs, Mapping):
+            gives = "nothing" if inputs is None else f"a {type(inputs).__name__}"
+            raise TypeError(f"inputs() of {family.name} gives {gives}; expected a dict of named tensors")
+        return inputs
 
 
 @dataclass(frozen=True, slots=True)

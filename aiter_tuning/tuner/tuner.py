@@ -262,6 +262,7 @@ class TunerCommon:
                 causes=recorder.causes,
                 lanes=tuple(LaneTime(view.name, view.busy) for lane in pool.lanes for view in (lane.view(),)),
                 compared=arguments.compare,
+                updates=proposal is None,
                 gfx=device.gfx,
                 candidate_file=str(proposal) if proposed else "",
                 record_file=record_file if runs else "",

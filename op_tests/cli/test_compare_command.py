@@ -130,6 +130,11 @@ def test_a_comparison_is_told_on_the_terminal_and_in_a_file_and_applied_when_ask
     assert not list(tmp_path.glob("*.candidate.csv")) and not list(tmp_path.glob("*.checkpoint*.csv"))
 
 
+def test_a_comparison_that_may_write_and_has_nothing_to_write_says_so(compare, seed):
+    seed((8,))
+    assert "0 rows were written, 1 shape as before" in compare("--update_improved").communicate()[0]
+
+
 def test_a_run_killed_in_a_comparison_goes_on_after_its_last_block(compare, seed, table, tmp_path, descendants):
     seed((8, 16, 32, 64))
     checkpoint = tmp_path / "out.compare.checkpoint.csv"

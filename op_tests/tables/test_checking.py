@@ -142,7 +142,7 @@ def test_a_row_that_lies_beside_a_single_cell_may_be_half_of_one(write):
 
 def test_damaged_evidence_is_told_with_its_line(write):
     path = write(HEADER + "gfx942,304,1,2,3,1.5,k\n")
-    evidence_path(path).write_text("\n{}\n{")
+    evidence_path(path).write_text('\n{}\n{"schema": 1, "family": "ge')
     findings = [f for f in check_tables([path], GEMM).findings if f.code is Code.bad_evidence]
     assert [(os.path.basename(f.path), f.line) for f in findings] == [("gemm_tuned.evidence.jsonl", n) for n in (2, 3)]
 

@@ -130,6 +130,7 @@ def damaged(**changes):
     ("line", "says"),
     [
         pytest.param("{", "is not JSON", id="half a line"),
+        pytest.param('{"a', "is not JSON (Unterminated string starting at letter 2)", id="half a name"),
         pytest.param("[1]", "is not a JSON object", id="a list"),
         pytest.param(damaged(margin_pct=float("nan")), "NaN is no number in JSON", id="NaN"),
         pytest.param(damaged(schema=2), "schema is 2; expected 1", id="another schema"),

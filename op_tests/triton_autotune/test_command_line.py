@@ -244,6 +244,14 @@ def test_a_module_that_cannot_be_imported_is_one_line(run, tmp_path, kernels):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("words", [("merge", "no.json", "-o", "t.json"), ("report", "no.json"), ("show", "no.json")])
+def test_a_file_that_is_not_there_is_named_with_the_reason_and_no_number(run, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(*words)
+    assert code == 1
+    assert err.endswith("no.json: No such file or directory\n") and "Errno" not in err and err.count("\n") == 1
+
+
 def test_a_missing_command_is_a_usage_error(capsys):
     with pytest.raises(SystemExit) as ended:
         main([])

@@ -44,6 +44,15 @@ def op_file(tmp_path):
     return path
 
 
+@pytest.mark.parametrize(("answer", "gives"), [([1, 2], "a list"), (None, "nothing")])
+def test_inputs_that_are_no_dict_are_told_by_the_familys_own_words(op_file, monkeypatch, answer, gives):
+    reference = f"{op_file}:Add"
+    monkeypatch.setattr(type(load_family(reference)), "inputs", lambda *args: answer)
+    with pytest.raises(TypeError) as raised:
+        MakeInputs(reference)({"N": 8}, 0, device="cpu")
+    assert str(raised.value) == f"inputs() of add gives {gives}; expected a dict of named tensors"
+
+
 def test_a_family_in_a_users_file_is_found_by_path_and_runs(op_file):
     family = find_family(f"{op_file}:Add")
 
