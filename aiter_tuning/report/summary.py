@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
+from aiter_tuning.families import family_names
 from aiter_tuning.report.progress import already_text, count_text, shape_count
 from aiter_tuning.report.run_state import format_s, format_us
 from aiter_tuning.tuner.outcome import FailureCause, LaneTime, RunSummary, ShapeOutcome, Verdict
@@ -69,8 +71,19 @@ def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False,
         print(f"{format_s(summary.elapsed_s)} in all; {rows}", file=stream)
         if summary.record_file:
             print(f"every candidate: {summary.record_file}", file=stream)
+        if how := _how_to_look_up(summary):
+            print(f"how serving finds a row: {how}", file=stream)
     if summary.message:
         print(summary.message, file=stream)
+
+
+def _how_to_look_up(summary: RunSummary) -> str:
+    """The command that finds a row that this run wrote; empty if it wrote none, or a family of the user's own."""
+    written = next((shape for shape in summary.shapes if shape.published), None)
+    if written is None or summary.family not in family_names():
+        return ""
+    words = ("aiter-tune", "lookup", summary.family, *written.label.split(), "--tuned", summary.tune_file)
+    return shlex.join(words)
 
 
 def rank(shapes: tuple[ShapeOutcome, ...]) -> tuple[ShapeOutcome, ...]:

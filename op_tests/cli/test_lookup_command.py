@@ -54,6 +54,12 @@ def table(tmp_path, here, monkeypatch):
     return table
 
 
+def test_the_words_that_a_run_prints_find_the_row_that_it_wrote(table, capsys):
+    words = find_family("gemm_cpu").key.label(SHAPE).split()
+    assert main(["lookup", "gemm_cpu", *words, "--tuned", str(table.path)]) == 0
+    assert "split_n2" in capsys.readouterr().out
+
+
 def test_a_row_is_shown_with_its_evidence_and_its_age(table, here, capsys):
     assert main(["lookup", "gemm_cpu", "M=4", "N=64", "K=32"]) == 0
     lines = capsys.readouterr().out.splitlines()

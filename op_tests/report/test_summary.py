@@ -52,6 +52,15 @@ def test_each_shape_is_shown_with_its_gain_over_the_default():
     assert line.split() == ["N=8", "dtype=fp32", "promoted", "quick", "50", "100", "50.0", "2", "ok"]
 
 
+def test_the_command_that_finds_a_row_is_told_for_families_that_lookups_know_by_name():
+    known = replace(SUMMARY, family="gemm_cpu", tune_file="my tables/tuned.csv")
+    command = "aiter-tune lookup gemm_cpu N=8 dtype=fp32 --tuned 'my tables/tuned.csv'"
+
+    assert f"how serving finds a row: {command}" in text_of(known)
+    assert "lookup" not in text_of(SUMMARY)
+    assert "lookup" not in text_of(replace(known, shapes=(FAILED,)))
+
+
 def test_a_failed_shape_is_listed():
     assert any(line.startswith("N=16 dtype=fp32  failed") for line in text_of(SUMMARY).splitlines())
 
