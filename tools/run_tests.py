@@ -4,7 +4,8 @@
     python3 tools/run_tests.py [--all] [pytest's arguments]
 
 Tests marked ``slow`` are left out unless ``--all`` or an ``-m`` of your own is given, tests marked ``gpu`` where there
-is no GPU. Ends with the exit code of pytest.
+is no GPU. Property tests draw the same examples every time, and new ones with ``--all``. Ends with the exit code of
+pytest.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ def main(arguments: list[str]) -> int:
     chosen = marks(everything)
     if chosen and not any(argument.startswith("-m") for argument in given):
         given = ["-m", chosen, *given]
+    if everything:
+        given = ["--hypothesis-profile=searching", *given]
     codes = [subprocess.call([python, "-m", "pytest", *part]) for part in parts(given)]
     failures = [code for code in codes if code not in (0, NO_TESTS)]
     return failures[0] if failures else min(codes)

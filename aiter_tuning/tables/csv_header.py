@@ -1,9 +1,9 @@
 """The first line of a table: which columns there are, which of them somebody meant, and how rows fit under them.
 
 A header that nearly spells a column is worse than one that lacks it: the column's default would silently take its
-place. So a name that is close to a missing one is refused, as is a last name that was cut off. Names that differ from
-ours in case only (``m,n,k``, ``KernelName``) are what older tables have; they are read as ours where the caller asks
-for that, with a warning.
+place. So a name that is close to a missing one is refused, as is a last name that was cut off or that a row's beginning
+runs into. Names that differ from ours in case only (``m,n,k``, ``KernelName``) are what older tables have; they are
+read as ours where the caller asks for that, with a warning.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _check(path: Path, line: int, cells: Sequence[str], positions: dict[str, int
     for found, position in positions.items():
         meant = None if found in ours else _near_miss(found, absent) or _near_miss(found, results, _VERY_NEAR)
         if meant is None and found not in ours and position == len(cells):
-            meant = _cut_off(found, [*absent, *results])
+            meant = _cut_off(found, [*absent, *results]) or _run_into(found, [*absent, *results], positions)
         if meant is not None:
             raise CsvError(
                 path,
@@ -225,3 +225,15 @@ def _near_miss(found: str, absent: Sequence[str], cutoff: float = _NEAR) -> str 
 def _cut_off(found: str, absent: Sequence[str]) -> str | None:
     """Which absent column's name starts with ``found``, the last name of a header."""
     return next((name for name in absent if len(name) > len(found) and name.startswith(found)), None)
+
+
+def _run_into(found: str, absent: Sequence[str], names: Iterable[str]) -> str | None:
+    """Which absent column's name the last one, ``found``, starts with, a row's beginning behind it by a lost line end.
+
+    Names that start alike (``us1,us2``) count things.
+    """
+    for name in absent:
+        alike = sum(other.startswith(name) for other in names)
+        if len(name) > 3 and alike == 1 and found.startswith(name) and found[len(name) :].isalnum():
+            return name
+    return None

@@ -28,7 +28,7 @@ ALIASES = {"kernelId": "solidx", "errRatio": "err_ratio"}
 TAG = "_tag"
 """Upstream's mark of a variant of a row, which its own lookup leaves out."""
 
-_ARCH = re.compile(r"(?:[A-Za-z0-9][\w.:+-]*)?", re.ASCII)
+_ARCH = re.compile(r"(?:[A-Za-z][\w.:+-]*)?", re.ASCII)
 """``sm90``, ``gfx942:sramecc+:xnack-``, ``x86-64-v4``; nothing in older tables."""
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf(?:inity)?)", re.IGNORECASE)
 

@@ -138,6 +138,8 @@ def test_a_cell_that_only_resembles_a_conflict_marker_is_a_cell(written):
         ("M,N,K,dtpye", "'dtpye'", "'dtype'"),
         ("M,N,K,d_type", "'d_type'", "'dtype'"),
         ("M,N,K,biass", "'biass'", "'bias'"),
+        ("M,N,K,dtype1", "'dtype1'", "'dtype'"),
+        ("M,N,K,dtypebf16x", "'dtypebf16x'", "'dtype'"),
     ],
 )
 def test_a_near_miss_in_spelling_is_named(written, header, found, meant):

@@ -124,7 +124,7 @@ def test_a_row_that_does_not_say_for_which_device_it_is_matches_none(table, row)
     assert "the row does not say for" in tuned.warnings[-1]
 
 
-@pytest.mark.parametrize("gfx", ["#sm90", "gfx 942", "-", "sm90;"])
+@pytest.mark.parametrize("gfx", ["#sm90", "gfx 942", "-", "sm90;", "942", "0"])
 def test_what_is_no_arch_is_refused(table, gfx):
     with pytest.raises(CsvError, match=r":2:1: gfx is .*expected an arch such as gfx942"):
         table("gfx,cu_num,M,N,K,us", f"{gfx},304,1,2,3,1.5").rows()
