@@ -180,6 +180,9 @@ class Group:
     """Written by the worker before and after each candidate; None: the parent is told, and that is all."""
     contest: Contest | None = None
     """How to time the candidates in turns; None: one after another."""
+    fresh: bool = False
+    """Whether it is for a worker that has carried out nothing but such groups: what a process does to a candidate's
+    latency (where its memory lies, what a library chose once) is then none of what earlier ones did."""
     inputs_ids: tuple[int, ...] = field(init=False)
     """Candidates with equal numbers share inputs."""
     reference_ids: tuple[int, ...] = field(init=False)

@@ -111,7 +111,7 @@ class Disturbed(Diary):
         self._after = {}
         self.device_of_trouble = ""
 
-    def follow_up(self, group, results, number):
+    def follow_up(self, group, results, number, *, idle):
         if group == 0:
             self._over_at = time.monotonic()
             self.device_of_trouble = results[0].device

@@ -72,6 +72,8 @@ class WorkerProcess:
         """What it was told of the parent's surroundings."""
         self.bound_bytes: int | None = None
         """Its resident memory when it had taken its device."""
+        self.worked = False
+        """Whether it was sent a group that any worker may carry out; see ``Group.fresh``."""
         self.mute = False
         """Its pipe is closed; nothing more will come."""
         self.killed_here = False

@@ -315,13 +315,17 @@ class Run:
     def _open(self, lane: Lane, work: Work | None = None) -> None:
         """Sends the lane's group and what comes first in one go."""
         ledger, number = lane.ledger, lane.group
-        assert ledger is not None and number is not None
+        assert ledger is not None and number is not None and lane.worker is not None
+        if ledger.group.fresh and lane.worker.worked:
+            self._kill(lane)  # the lane's next worker takes it
+            return
         work = work or self._feed.again(number, ledger)
         if work.payload is None:
             lane.enter("idle")
             self._publish(lane, ledger.open_failed(f"it cannot be sent there: {work.problem}"))
             return
         lane.rss_bytes = None
+        lane.worker.worked |= not ledger.group.fresh
         lane.begin_group()
         lane.enter("busy")
         self._go(lane, Open(number, work.payload))
@@ -411,7 +415,9 @@ class Run:
         lane.announced = None
         busy = lane.state == "busy"
         lane.drop_group()
-        follow_up = self._watcher.follow_up(group, ledger.results, self._feed.next_number)
+        follow_up = self._watcher.follow_up(
+            group, ledger.results, self._feed.next_number, idle=self._feed.is_empty
+        )
         self._watcher.group_ended(group, ledger.results)
         if follow_up is not None:
             lane.open_group(*self._feed.number(follow_up))

@@ -76,11 +76,12 @@ class Watcher:
         """A block of the contest that the group is. One of a number that was told before replaces that and voids
         all later ones: the contest went on elsewhere and does not count what was measured here."""
 
-    def follow_up(self, group: int, results: Sequence[Measurement], number: int) -> Group | None:
+    def follow_up(self, group: int, results: Sequence[Measurement], number: int, *, idle: bool) -> Group | None:
         """What is to be done at once where the group was measured, now that all of it has a result.
 
         Called before :meth:`group_ended`, not for groups that the end of the run cut short. What is returned becomes
-        the group ``number``, the next of its lane; it may have a follow-up too.
+        the group ``number``, the next of its lane; it may have a follow-up too. ``idle``: the lane has nothing else to
+        do.
         """
         return None
 

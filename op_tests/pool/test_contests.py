@@ -328,7 +328,7 @@ class Finalists(Witness):
         super().__init__()
         self.tasks, self.first, self.depth, self.of = tasks, first, depth, {}
 
-    def follow_up(self, group, results, number):
+    def follow_up(self, group, results, number, *, idle):
         assert group not in self.ended
         generation = 0 if group < self.first else self.of[group][1]
         if generation == self.depth:
@@ -542,3 +542,41 @@ def test_kill_9_of_everyone_in_a_block_keeps_the_blocks_before_and_suspects_whos
         [block] = checkpoint.blocks({"N": 8}, prints)
         assert list(block.us) == [f"c{index}" for index in block_order(range(3), 7, 1)]
         assert checkpoint.suspects({"N": 8}, phase=FINALS) == {"c1": 1}
+
+
+# --- groups for a fresh worker ----------------------------------------------------------------------------------------
+
+
+def test_a_fresh_group_gets_a_worker_that_has_carried_out_nothing_but_such_groups(one_lane, tmp_path):
+    files = [str(tmp_path / f"{group}") for group in range(5)]
+    fresh = {1, 2, 4}
+    groups = [
+        Group((task((group, 0), counted, files[group]),), (0,), fresh=group in fresh) for group in range(len(files))
+    ]
+    seen = hold(one_lane, *groups)
+    assert seen.ended == [0, 1, 2, 3, 4] and all(seen.statuses(group) == ["ok"] for group in range(5))
+    (first,), (second,), (third,), (fourth,), (fifth,) = (set(Path(file).read_text().split()) for file in files)
+    assert first != second == third == fourth != fifth
+
+
+class OneFresh(Witness):
+    """Follows up its first group with one for a fresh worker, and is told when the lane has nothing else to do."""
+
+    def __init__(self, follow_up):
+        super().__init__()
+        self.group, self.idle = follow_up, []
+
+    def follow_up(self, group, results, number, *, idle):
+        self.idle.append(idle)
+        return self.group if group == 0 else None
+
+
+def test_a_fresh_follow_up_waits_for_the_lanes_next_worker_and_a_death_in_it_costs_nobody_else(one_lane, tmp_path):
+    files = [str(tmp_path / f"{group}") for group in range(3)]
+    first, last = (Group((task((group, 0), counted, files[group]),), (0,)) for group in (0, 2))
+    doomed = Group((task((1, 0), exits), task((1, 1), counted, files[1])), (0, 1), fresh=True)
+    seen = hold(one_lane, first, last, watcher=OneFresh(doomed))
+    assert seen.ended == [0, 2, 1]
+    assert (seen.statuses(0), seen.statuses(2), seen.statuses(1)) == (["ok"], ["crash", "ok"], ["ok"])
+    assert len({tuple(sorted(set(Path(file).read_text().split()))) for file in files[:2]}) == 2
+    assert seen.idle == [False, False, True]
