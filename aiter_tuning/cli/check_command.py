@@ -10,11 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from aiter_tuning.cli.table_family import families_of
+from aiter_tuning.cli.table_family import families_of, named_tables
 from aiter_tuning.tables.checking import Checked, Target, check_tables
 from aiter_tuning.tables.findings import Finding, lines_of
 from aiter_tuning.tables.merge_file import merge_into
-from aiter_tuning.tables.merging import expand_tables
 from aiter_tuning.tuner.arguments import UsageError, check_writable
 from aiter_tuning.tuner.catalogue import check_catalogue, untuned_sibling
 from aiter_tuning.tuner.family import Family
@@ -24,7 +23,7 @@ EXIT_FINDINGS = 1
 
 def run(args: argparse.Namespace) -> int:
     """Prints the findings, with their places; 1 if there are any."""
-    paths = expand_tables(args.tables)
+    paths = named_tables(args.tables)
     target = _target(args.target)
     if args.fix is not None:
         _check_fix(paths, Path(args.fix))
@@ -78,7 +77,7 @@ def _target(text: str | None) -> Target | None:
     if text is None:
         return None
     gfx, _, cu_num = text.partition("/")
-    if not gfx or (cu_num and not cu_num.isdigit()):
+    if not gfx or (cu_num and not cu_num.isdecimal()):
         raise UsageError(f"--for {text}: expected an arch and a number of compute units, e.g. gfx942/304")
     return Target(gfx, int(cu_num) if cu_num else None)
 

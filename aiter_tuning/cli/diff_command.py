@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aiter_tuning.cli.table_family import family_of
-from aiter_tuning.keys import Key
+from aiter_tuning.cli.table_family import family_of, named_tables
+from aiter_tuning.keys import DEVICE_COLUMNS, Key
 from aiter_tuning.tables.difference import Change, Difference, TableDifference, difference_of
-from aiter_tuning.tables.merging import expand_tables
 from aiter_tuning.tables.tuned_reader import TunedTable, read_tuned
 from aiter_tuning.tables.tuned_row import TunedRow
 
@@ -24,7 +23,7 @@ _PLAIN_WIDTH = 200
 
 def run(args: argparse.Namespace) -> int:
     """Prints a table of changes; 0 if both say the same, 1 if not."""
-    before, after = expand_tables(args.before), expand_tables(args.after)
+    before, after = named_tables(args.before), named_tables(args.after)
     key = family_of([*before, *after], args.family).key
     found = difference_of(_read(before, key), _read(after, key))
     if args.json:
@@ -90,7 +89,7 @@ def _as_json(found: TableDifference) -> dict[str, Any]:
         "differences": [
             {
                 "change": str(one.change),
-                "key": {**dict(zip(("gfx", "cu_num", "gpu_model"), one.device, strict=True)), **one.shape},
+                "key": {**dict(zip(DEVICE_COLUMNS, one.device, strict=True)), **one.shape},
                 "tag": one.tag,
                 "before": _row_json(one.before),
                 "after": _row_json(one.after),

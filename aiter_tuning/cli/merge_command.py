@@ -7,10 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from aiter_tuning.cli.table_family import family_of
-from aiter_tuning.tables.csv_error import CsvError
+from aiter_tuning.cli.table_family import family_of, named_tables
 from aiter_tuning.tables.merge_file import MergedFile, merge_into
-from aiter_tuning.tables.merging import Shadowed, expand_tables
+from aiter_tuning.tables.merging import Shadowed
 from aiter_tuning.tuner.arguments import check_writable
 
 _SHOWN = 40
@@ -18,12 +17,9 @@ _SHOWN = 40
 
 def run(args: argparse.Namespace) -> int:
     """Writes the merged table and reports rows that do not count, conflicts first."""
-    paths, out = expand_tables(args.tables), Path(args.output)
+    paths, out = named_tables(args.tables), Path(args.output)
     family = family_of(paths, args.family)
     check_writable(out, "-o")
-    missing = next((path for path in paths if not path.exists()), None)
-    if missing is not None:
-        raise CsvError(missing, "no such file; expected a CSV file; check the path")
     merged = merge_into(out, paths, family.key, gfx=args.gfx, sort=args.sort)
     if args.json:
         print(json.dumps(_as_json(merged), indent=2, allow_nan=False))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping
-from typing import Any
 
+from aiter_tuning.cli.flag_values import count
+from aiter_tuning.cli.subcommand import AS_JSON, FAMILY, Commands, Parser, add_command
 from aiter_tuning.keys import DEVICE_COLUMNS, KeyFieldError
 from aiter_tuning.tuner.arguments import UsageError
-
-_FAMILY = "a name from `aiter-tune families`, or path/to/op.py:ClassName"
 
 _LOOKUP_EPILOG = f"""\
 Prints the row that serving finds for a shape, where it is, and why; or the rows that come nearest, and what differs.
@@ -39,19 +37,25 @@ exit codes: 0 right, 1 wrong or failed, 2 bad usage, 4 no such device
 """
 
 
-def add_serving_commands(commands: argparse._SubParsersAction[Any]) -> None:
-    """Adds the two commands."""
+def add_serving_commands(commands: Commands) -> None:
+    """Adds both."""
     lookup = _add(
         commands, "lookup", "the tuned row that serving finds for a shape, or why there is none", _LOOKUP_EPILOG
     )
     lookup.add_argument("--tuned", metavar="CSV", help="look into this table, or several separated by colons")
-    lookup.add_argument("--json", action="store_true", help="as JSON")
+    lookup.add_argument("--json", action="store_true", help=AS_JSON)
 
     repro = _add(commands, "repro", "run one candidate in the foreground, for a debugger or profiler", _REPRO_EPILOG)
-    repro.add_argument("--candidate", metavar="NAME", help="which one; a kernelName of a tuned row")
+    repro.add_argument("--candidate", metavar="NAME", help="which one, by its name, the kernelName of a tuned row")
     repro.add_argument("--list", action="store_true", help="name the shape's candidates and run none")
-    repro.add_argument("--times", metavar="N", type=_times, default=10, help="timed calls (default: 10)")
-    repro.add_argument("--device", metavar="DEVICE", help="cpu, cuda, hip, or an index or UUID")
+    repro.add_argument(
+        "--times", metavar="N", type=count(0), default=10, help="timed calls; 0: only run it and compare (default: 10)"
+    )
+    repro.add_argument(
+        "--device",
+        metavar="DEVICE",
+        help="cpu, cuda, hip, or an index or UUID of a GPU (default: the first that the family runs on)",
+    )
 
 
 def named_fields(words: list[str]) -> dict[str, str]:
@@ -78,21 +82,8 @@ def key_mistake(error: KeyFieldError, fields: Mapping[str, str]) -> UsageError:
     return UsageError(f"{shown}: {error}")
 
 
-def _add(commands: argparse._SubParsersAction[Any], name: str, about: str, epilog: str) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=about,
-        description=f"{about[0].upper()}{about[1:]}.",
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    command.add_argument("family", metavar="FAMILY", help=_FAMILY)
-    command.add_argument("fields", metavar="FIELD=VALUE", nargs="+", help="the fields of its key, for instance M=64")
+def _add(commands: Commands, name: str, about: str, epilog: str) -> Parser:
+    command = add_command(commands, name, about, epilog)
+    command.add_argument("family", metavar="FAMILY", help=FAMILY)
+    command.add_argument("fields", metavar="FIELD=VALUE", nargs="+", help="the fields of a shape, for instance M=64")
     return command
-
-
-def _times(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
-    return int(text)

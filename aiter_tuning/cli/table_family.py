@@ -1,4 +1,4 @@
-"""Whose tables these are: by ``--family``, else by the name of each file (``…gemm_cpu_tuned.csv``)."""
+"""Which tables a command names, and whose they are: by ``--family``, else by the names of the files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,22 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from aiter_tuning.families import family_names, find_family
+from aiter_tuning.tables.merging import expand_tables
 from aiter_tuning.tuner.arguments import UsageError
 from aiter_tuning.tuner.family import Family
+
+
+def named_tables(tables: str | list[str]) -> tuple[Path, ...]:
+    """The files that a command's words name; see :func:`~aiter_tuning.tables.merging.expand_tables`.
+
+    Raises:
+        UsageError: none is named, as where a script's variable is empty: doing nothing must not pass for success.
+        CsvError: a pattern matches no table.
+    """
+    paths = expand_tables(tables)
+    if not paths:
+        raise UsageError("no table is named; expected the path of a CSV file, or several separated by colons")
+    return paths
 
 
 def families_of(paths: Iterable[Path], named: str | None) -> dict[str, tuple[Family, list[Path]]]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING, Any
+from aiter_tuning.cli.flag_values import codes, count, doubts
+from aiter_tuning.cli.subcommand import AS_JSON, DEVICE, LANES, Commands, add_command
 
-if TYPE_CHECKING:
-    from aiter_tuning.tables.findings import Code
-
-_FAMILY = "whose tables these are; without it their names tell (FAMILY_tuned.csv)"
+_FAMILY = "the family of these tables; may be left out where their names tell it (FAMILY_tuned.csv)"
 _TABLES = "several are separated by spaces or colons; 'configs/model_configs/*' stands for the tables there"
 
 _CHECK_EPILOG = """\
@@ -35,9 +32,14 @@ examples:
   aiter-tune merge -o tuned.csv shard0.csv shard1.csv --family gemm_cpu
   aiter-tune merge -o gemm_bf16_tuned.csv 'configs/model_configs/*' --family gemm_bf16
   aiter-tune merge -o new.csv old.csv --family gemm_bf16 --gfx gfx942    old.csv names no arch
+
+exit codes: 0 done, 2 bad usage or input, 5 the output could not be written
 """
 
 _DIFF_EPILOG = """\
+Tells which rows were added or removed, have another kernel, or another latency. A gain in percent is given only where
+both latencies were measured in one environment, as far as their evidence tells.
+
 examples:
   aiter-tune diff before.csv after.csv --family gemm_cpu
   aiter-tune diff a.csv b.csv --family gemm_cpu --json
@@ -60,70 +62,51 @@ exit codes: 0 all rows hold, 1 some do not, 2 bad usage or input, 3 interrupted,
 """
 
 
-def add_table_commands(commands: argparse._SubParsersAction[Any]) -> None:
-    """Adds the four commands."""
-    verify = _add(commands, "verify", "time the rows of a table again, and say which no longer hold", _VERIFY_EPILOG)
+def add_table_commands(commands: Commands) -> None:
+    """Adds all four."""
+    verify = add_command(
+        commands, "verify", "time the rows of a table again, and say which no longer hold", _VERIFY_EPILOG
+    )
     verify.add_argument("table", metavar="CSV", help="the tuned table")
     verify.add_argument("--family", metavar="FAMILY", help=_FAMILY)
-    verify.add_argument("--device", metavar="DEVICE", help="cpu, cuda, hip, or indices and UUIDs separated by commas")
-    verify.add_argument("--mp", metavar="N", type=_whole, help="how many devices or lanes at a time (default: 0, all)")
-    verify.add_argument("--rounds", metavar="N", type=_whole, help="timed turns of each, at least (default: 3)")
+    verify.add_argument("--device", metavar="DEVICE", help=f"{DEVICE} (default: all that the family runs on)")
+    verify.add_argument("--mp", metavar="N", type=count(0), help=LANES)
+    verify.add_argument("--rounds", metavar="N", type=count(1), help="timed turns of each, at least (default: 3)")
     verify.add_argument("--timer", metavar="NAME", help="which clock, see `aiter-tune tune --help` (default: auto)")
-    verify.add_argument("--ignore", metavar="KIND,…", default="", help="of doubts, such as stale: left out")
-    verify.add_argument("--json", action="store_true", help="as JSON")
+    verify.add_argument(
+        "--ignore", metavar="KIND,…", type=doubts, default=(), help="kinds of doubts to leave out, such as stale"
+    )
+    verify.add_argument("--json", action="store_true", help=AS_JSON)
 
-    check = _add(commands, "check", "say what is wrong with tables", _CHECK_EPILOG)
+    check = add_command(commands, "check", "say what is wrong with tables", _CHECK_EPILOG)
     check.add_argument("tables", metavar="CSV", nargs="+", help=f"tuned tables and files of shapes; {_TABLES}")
     check.add_argument("--family", metavar="FAMILY", help=_FAMILY)
     check.add_argument(
-        "--for", dest="target", metavar="GFX[/CU]", help="a device that each tuned table must have rows for"
+        "--for",
+        dest="target",
+        metavar="GFX[/CU]",
+        help="a device that each tuned table must have rows for, e.g. gfx942/304",
     )
-    check.add_argument("--ignore", metavar="CODE,…", type=_codes, default=(), help="kinds of findings to leave out")
-    check.add_argument("--fix", metavar="OUT", help="write a new file with the rows that can be served")
-    check.add_argument("--json", action="store_true", help="as JSON")
+    check.add_argument(
+        "--ignore", metavar="CODE,…", type=codes, default=(), help="kinds of findings to leave out, such as duplicate"
+    )
+    check.add_argument("--fix", metavar="OUT", help="write the rows that can be served to a new file")
+    check.add_argument("--json", action="store_true", help=AS_JSON)
 
-    merge = _add(commands, "merge", "make one tuned table of several", _MERGE_EPILOG)
+    merge = add_command(commands, "merge", "make one tuned table of several", _MERGE_EPILOG)
     merge.add_argument("tables", metavar="CSV", nargs="+", help=f"tuned tables; {_TABLES}")
     merge.add_argument("-o", "--output", metavar="OUT", required=True, help="the file to write; may be one of them")
     merge.add_argument("--family", metavar="FAMILY", help=_FAMILY)
     merge.add_argument("--gfx", metavar="ARCH", help="the arch of rows that name none (older tables)")
     merge.add_argument("--sort", action="store_true", help="order the file by device and shape")
-    merge.add_argument("--json", action="store_true", help="report as JSON")
-    merge.add_argument("-v", "--verbose", action="store_true", help="tell every row that does not count")
+    merge.add_argument("--json", action="store_true", help=AS_JSON)
+    merge.add_argument(
+        "-v", "--verbose", action="store_true", help="tell of every row that does not count, not of conflicts only"
+    )
 
-    diff = _add(commands, "diff", "compare two tuned tables", _DIFF_EPILOG)
+    diff = add_command(commands, "diff", "compare two tuned tables", _DIFF_EPILOG)
     diff.add_argument("before", metavar="A", help="a tuned table, or several separated by colons")
     diff.add_argument("after", metavar="B", help="what it became")
     diff.add_argument("--family", metavar="FAMILY", help=_FAMILY)
-    diff.add_argument("--json", action="store_true", help="as JSON")
-    diff.add_argument("-v", "--verbose", action="store_true", help="every difference")
-
-
-def _add(commands: argparse._SubParsersAction[Any], name: str, about: str, epilog: str) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        name,
-        help=about,
-        description=f"{about[0].upper()}{about[1:]}.",
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    assert isinstance(parser, argparse.ArgumentParser)
-    return parser
-
-
-def _codes(text: str) -> tuple[Code, ...]:
-    from aiter_tuning.tables.findings import Code
-
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    unknown = [word for word in words if word not in tuple(Code)]
-    if unknown or not words:
-        found = ", ".join(unknown) or "nothing"
-        raise argparse.ArgumentTypeError(f"{found!r} is no kind of finding; there are {', '.join(Code)}")
-    return tuple(map(Code, words))
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
-    return int(text)
+    diff.add_argument("--json", action="store_true", help=AS_JSON)
+    diff.add_argument("-v", "--verbose", action="store_true", help="show every difference, not just the first")

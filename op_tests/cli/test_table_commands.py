@@ -134,6 +134,14 @@ def test_a_table_can_be_asked_for_a_device(command, table):
     assert command("check", "gemm_cpu_tuned.csv", "--for", "gfx942/many")[0] == 2
 
 
+@pytest.mark.parametrize("device", ["/304", "gfx942/many", "gfx942/304/3", "gfx942/²"])
+def test_a_device_that_means_nothing_is_one_line_and_exit_2(command, table, device):
+    code, out, err = command("check", table("gemm_cpu_tuned.csv", row(1, 2.0)), "--for", device)
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"--for {device}" in err
+
+
 def test_the_untuned_sibling_is_looked_for(command, table, tmp_path):
     table("gemm_cpu_tuned.csv", row(1, 2.5))
     (tmp_path / "gemm_cpu_untuned.csv").write_text("M,N,K\n1,64,64\n8,64,64\n")
@@ -189,6 +197,19 @@ def test_patterns_and_lists_name_tables(command, table):
 
 
 # merge
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("check", ""), ("check", ":", " "), ("merge", "", "-o", "out.csv"), ("diff", "", ""), ("diff", "a.csv", "")],
+)
+def test_a_list_that_names_no_table_is_no_success(command, table, words):
+    # what a script passes whose variable is empty
+    table("a.csv", row(1, 2.0))
+    code, out, err = command(*words, "--family", "gemm_cpu")
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "no table is named" in err
 
 
 def test_shards_become_one_table(command, table):

@@ -86,7 +86,7 @@ def test_a_table_whose_rows_hold_ends_with_0_and_kinds_can_be_left_out(command, 
     [
         (("gone.csv", "--family", COMPARED), "gone.csv: no such file"),
         (("out.csv",), "its name tells no family"),
-        (("out.csv", "--family", COMPARED, "--ignore", "luck"), "no such kind"),
+        (("out.csv", "--family", COMPARED, "--ignore", "luck"), "no kind of doubt"),
     ],
 )
 def test_what_cannot_be_verified_is_one_line_and_exit_code_2(command, table, words, says):
