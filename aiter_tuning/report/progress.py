@@ -198,13 +198,17 @@ def started_text(overview: RunOverview) -> str:
 
 def count_text(overview: RunOverview) -> str:
     """``10 shapes, 120 candidates, 3 shapes have a row already``."""
-    text = f"{shape_count(len(overview.shapes))}, {_candidate_count(overview.candidates)}"
-    return f"{text}, {already_text(overview.already_tuned)}" if overview.already_tuned else text
+    stale = f" ({overview.stale} with a stale row)" if overview.stale else ""
+    text = f"{shape_count(len(overview.shapes))}{stale}, {_candidate_count(overview.candidates)}"
+    if not overview.already_tuned:
+        return text
+    return f"{text}, {already_text(overview.already_tuned, overview.already_stale)}"
 
 
-def already_text(shapes: int) -> str:
-    """``3 shapes have a row already``."""
-    return f"{shape_count(shapes)} {'has' if shapes == 1 else 'have'} a row already"
+def already_text(shapes: int, stale: int = 0) -> str:
+    """``3 shapes have a row already, 2 of them stale``."""
+    text = f"{shape_count(shapes)} {'has' if shapes == 1 else 'have'} a row already"
+    return f"{text}, {stale} of them stale" if stale else text
 
 
 def shape_count(shapes: int) -> str:

@@ -13,6 +13,7 @@ from aiter_tuning.report.progress import already_text, count_text, shape_count
 from aiter_tuning.report.run_state import format_s, format_us
 from aiter_tuning.tuner.outcome import FailureCause, LaneTime, RunSummary, ShapeOutcome, Verdict
 from aiter_tuning.tuner.reporter import RunOverview
+from aiter_tuning.tuner.stale_rows import RowState
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -50,7 +51,8 @@ def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False,
         if summary.record_file:
             print(f"every candidate: {summary.record_file}", file=stream)
     elif not summary.shapes:
-        have_row = f", {already_text(summary.already_tuned)}" if summary.already_tuned else ""
+        already = already_text(summary.already_tuned, summary.already_stale)
+        have_row = f", {already}" if summary.already_tuned else ""
         print(f"0 shapes to tune{have_row}", file=stream)
     else:
         ranked = rank(summary.shapes)
@@ -179,7 +181,7 @@ def _totals(summary: RunSummary) -> str:
         ratio = math.exp(sum(math.log(max(1e-9, 1 - gain / 100)) for gain in gains) / len(gains))
         text += f"; {(1 - ratio) * 100:.1f} % less time than the default on average, {max(gains):.1f} % at best"
     counts = ", ".join(f"{count} {status}" for status, count in summary.counts.items())
-    already = f"; {already_text(summary.already_tuned)}" if summary.already_tuned else ""
+    already = f"; {already_text(summary.already_tuned, summary.already_stale)}" if summary.already_tuned else ""
     return f"{text}{already}{_saved_text(summary.shapes)}\ncandidates: {counts}"
 
 
@@ -224,10 +226,14 @@ def print_overview(overview: RunOverview, stream: TextIO, *, verbose: bool = Fal
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("shape", overflow="fold")
     table.add_column("candidates", justify="right", no_wrap=True, min_width=len("candidates"))
+    with_rows = any(shape.row is not RowState.none for shape in overview.shapes)
+    if with_rows:
+        table.add_column("row", no_wrap=True)
     table.add_column("incumbent", overflow="fold")
     shown = overview.shapes if verbose else overview.shapes[:SHOWN_SHAPES]
     for shape in shown:
-        table.add_row(*map(Text, (shape.label, str(len(shape.candidates)), shape.incumbent)))
+        row = (shape.row.name,) if with_rows else ()
+        table.add_row(*map(Text, (shape.label, str(len(shape.candidates)), *row, shape.incumbent)))
     print_table(table, stream)
     _print_more(len(overview.shapes) - len(shown), stream)
 
@@ -256,6 +262,7 @@ def summary_json(summary: RunSummary) -> str:
             "candidate_file": summary.candidate_file,
             "record_file": summary.record_file,
             "already_tuned": summary.already_tuned,
+            "already_stale": summary.already_stale,
             "candidates": {str(status): count for status, count in summary.counts.items()},
             "shapes": [
                 {
@@ -320,9 +327,17 @@ def overview_json(overview: RunOverview) -> str:
             "device": overview.device,
             "lanes": overview.lanes,
             "already_tuned": overview.already_tuned,
+            "already_stale": overview.already_stale,
+            "stale": overview.stale,
             "candidates": overview.candidates,
             "shapes": [
-                {"shape": shape.label, "candidates": list(shape.candidates), "incumbent": shape.incumbent}
+                {
+                    "shape": shape.label,
+                    "candidates": list(shape.candidates),
+                    "incumbent": shape.incumbent,
+                    "row": shape.row.name,
+                    "stale": shape.stale,
+                }
                 for shape in overview.shapes
             ],
         }

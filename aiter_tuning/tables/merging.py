@@ -176,6 +176,8 @@ class TunedTables:
         """What the last reading found that a person should know, rows in the shadow of others among it."""
         self._stamps: tuple[tuple[int, ...] | None, ...] | None = None
         self._index: Mapping[tuple[Any, ...], TunedRow] = {}
+        self._evidence = EvidenceFiles()
+        self._places: Mapping[tuple[Any, ...], Placed] = {}
 
     def rows(self) -> list[TunedRow]:
         """The row of each key that counts.
@@ -196,13 +198,38 @@ class TunedTables:
         self._refresh()
         return find_row(self._index, gfx, cu_num, gpu_model, self.key.parse(shape))
 
+    def evidence_of(self, row: TunedRow) -> Evidence | None:
+        """The newest record that explains one of these rows, from beside the file that it is in.
+
+        Evidence that cannot be read explains nothing; ``warnings`` tell of it.
+        """
+        self._refresh()
+        placed = self._places.get(row.full_key)
+        if placed is None:
+            return None
+        told, record = len(self._evidence.warnings), None
+        try:
+            record = self._evidence.of(placed)
+        except OSError as error:
+            text = f"{evidence_path(placed.path)}: cannot be read: {error.strerror or error}"
+            self.warnings += [] if text in self.warnings else [text]
+        if damage := self._evidence.warnings[told:]:
+            self.warnings.append(damage[0] + (f" (and {len(damage) - 1} more)" if damage[1:] else ""))
+        return record
+
     def _refresh(self) -> None:
         stamps = tuple(map(file_stamp, self.paths))
         if stamps == self._stamps:
             return
         there = [path for path, stamp in zip(self.paths, stamps, strict=True) if stamp is not None]
         tables = [read_tuned(path, self.key) for path in there]
-        merge = merge_tables(tables)
+        self._evidence = EvidenceFiles()
+        merge = merge_tables(tables, self._evidence)
+        self._places = {
+            placed.entry.row.full_key: placed
+            for placed in merge.kept
+            if placed.entry.kind is EntryKind.row and placed.entry.row is not None
+        }
         self._index = merge.served()
         self.warnings = [*(notice for table in tables for notice in table.notices()), *map(str, merge.shadowed)]
         self.warnings += merge.evidence_warnings

@@ -54,9 +54,7 @@ def run_fields(
         "gfx": device.gfx,
         "cu_num": str(device.cu_num),
         "gpu_model": device.gpu_model,
-        "driver": device.settings.get("driver", ""),
-        "torch": _version("torch"),
-        "triton": _version("triton"),
+        **versions_here(device),
         "timer": timer,
         "warmup": str(warmup),
         "iters": str(iters),
@@ -64,6 +62,15 @@ def run_fields(
         "seed": str(seed),
         "key": repr(family.key),
         "inputs and reference": source_digest(family, ("inputs", "reference")),
+    }
+
+
+def versions_here(device: Device) -> dict[str, str]:
+    """What a latency depends on beside the device, as far as it is known: ``driver``, ``torch``, ``triton``."""
+    return {
+        "driver": device.settings.get("driver", ""),
+        "torch": _version("torch"),
+        "triton": _version("triton"),
     }
 
 

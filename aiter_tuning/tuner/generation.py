@@ -20,9 +20,7 @@ from typing import Any, NamedTuple
 
 from aiter_tuning.tables.evidence import EvidenceIndex, evidence_path, read_evidence
 from aiter_tuning.tables.tuned import TunedRow
-
-VERSIONS = ("driver", "torch", "triton")
-"""What makes an environment, besides the device, which is part of a row's key."""
+from aiter_tuning.tuner.stale_rows import changed_versions
 
 
 class Clash(NamedTuple):
@@ -90,12 +88,7 @@ class Generation:
         return tuple(notes)
 
     def _same_environment(self, row: TunedRow) -> bool:
-        theirs = self._versions_of(row) or {}
-        return all(
-            str(theirs[name]) == self._versions[name]
-            for name in VERSIONS
-            if theirs.get(name) and name in self._versions
-        )
+        return not changed_versions(self._versions_of(row) or {}, self._versions)
 
 
 def versions_in_evidence(tuned: Path) -> Callable[[TunedRow], Mapping[str, Any] | None]:

@@ -138,6 +138,8 @@ class RunSummary:
     exit_code: ExitCode
     shapes: tuple[ShapeOutcome, ...] = ()
     already_tuned: int = 0
+    already_stale: int = 0
+    """How many of the rows of those are stale."""
     causes: tuple[FailureCause, ...] = ()
     lanes: tuple[LaneTime, ...] = ()
     elapsed_s: float = 0.0

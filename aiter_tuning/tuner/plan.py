@@ -16,6 +16,7 @@ from aiter_tuning.status import describe
 from aiter_tuning.tuner.choice import Today
 from aiter_tuning.tuner.family import Candidate, Family, Work
 from aiter_tuning.tuner.family_reference import FamilyError
+from aiter_tuning.tuner.stale_rows import RowState
 from aiter_tuning.tuning_policy import SAMPLE_SEED
 
 if TYPE_CHECKING:
@@ -62,6 +63,13 @@ class ShapePlan:
     def has_row(self) -> bool:
         """Whether there is a row that serving can use."""
         return self.published is not None and self.today.row == self.today.incumbent
+
+    @property
+    def row_state(self) -> RowState:
+        """How urgent it is to tune the shape."""
+        if self.published is None or not self.has_row:
+            return RowState.none
+        return RowState.stale if self.published.stale else RowState.fresh
 
     @property
     def incumbent(self) -> str:

@@ -8,7 +8,10 @@ from typing import Protocol
 
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import LaneView
+from aiter_tuning.tuner.family import Candidate
 from aiter_tuning.tuner.outcome import ShapeOutcome
+from aiter_tuning.tuner.plan import ShapePlan
+from aiter_tuning.tuner.stale_rows import RowState
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,16 @@ class PlannedShape:
     resumed: int
     """Those on record already."""
     incumbent: str
+    row: RowState = RowState.none
+    stale: str = ""
+    """Why the row's latency may not hold any more; empty if it has a fresh one or none."""
+
+    @classmethod
+    def of(cls, plan: ShapePlan, left: Sequence[Candidate], resumed: int = 0) -> PlannedShape:
+        """A plan of which these candidates are left."""
+        row = plan.row_state
+        stale = plan.published.stale if plan.published is not None and row is RowState.stale else ""
+        return cls(plan.label, tuple(candidate.name for candidate in left), resumed, plan.incumbent, row, stale)
 
 
 @dataclass(frozen=True)
@@ -31,14 +44,21 @@ class RunOverview:
     device: str
     lanes: int
     shapes: tuple[PlannedShape, ...]
-    """Numbered as in :class:`LaneView.group`."""
+    """Numbered as in :class:`LaneView.group`; of a dry run in the order of :class:`RowState`."""
     already_tuned: int
     notes: tuple[str, ...] = ()
     """What a person should know about the files that were read."""
+    already_stale: int = 0
+    """How many of the rows of shapes that are tuned already are stale."""
 
     @property
     def candidates(self) -> int:
         return sum(len(shape.candidates) for shape in self.shapes)
+
+    @property
+    def stale(self) -> int:
+        """Shapes to tune whose row is stale."""
+        return sum(shape.row is RowState.stale for shape in self.shapes)
 
 
 class Reporter(Protocol):

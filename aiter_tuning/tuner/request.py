@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiter_tuning.devices.device import Device, NoDeviceError
 from aiter_tuning.devices.discovery import MixedModelsError, device_notes, discover, kind_of, require_one_model
@@ -19,7 +19,9 @@ from aiter_tuning.tables.tuned_row import TunedRow
 from aiter_tuning.tuner.arguments import TuneArguments, UsageError, check_readable
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.family_reference import FamilyError
+from aiter_tuning.tuner.fingerprint import versions_here
 from aiter_tuning.tuner.plan import ShapeRefusedError, is_known, serving_shapes
+from aiter_tuning.tuner.stale_rows import marked, stale_note
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Request:
     devices: tuple[Device, ...]
     shapes: tuple[Shape, ...]
     published: tuple[TunedRow | None, ...]
+    """The row of each shape, its ``stale`` filled in."""
     notes: tuple[str, ...]
     open: tuple[bool, ...]
     """Which shapes have no row, or one that serving passes over since the family does not know its kernel."""
@@ -44,6 +47,12 @@ class Request:
     @property
     def untuned(self) -> int:
         return sum(self.open)
+
+    @property
+    def stale(self) -> tuple[str, ...]:
+        """Why rows that serving can use are stale, one for each of them."""
+        rows = zip(self.published, self.open, strict=True)
+        return tuple(row.stale for row, is_open in rows if row is not None and row.stale and not is_open)
 
 
 def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = None) -> Request:
@@ -72,7 +81,9 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
         shapes, notes = serving_shapes(family, file.shapes)
     tables = TunedTables(arguments.tune_files, family.key)
     tables.rows()  # what is wrong with a table is told even where no shape is looked up in it
-    published = [tables.find(device.gfx, device.cu_num, device.gpu_model, shape) for shape in shapes]
+    found = [tables.find(device.gfx, device.cu_num, device.gpu_model, shape) for shape in shapes]
+    here = versions_here(device)
+    published = [row and marked(row, tables.evidence_of(row), here) for row in found]
     warnings = [*file.warnings, *tables.warnings]
     if file.duplicates:
         repeat = "1 row repeats a shape" if file.duplicates == 1 else f"{file.duplicates} rows repeat a shape"
@@ -83,7 +94,7 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
     notes = [*device_notes(devices), *_part_notes(devices), *notes]
     with refusals_placed(family, file):
         is_open = tuple(row is None or not is_known(family, row, device) for row in published)
-    return Request(
+    request = Request(
         arguments,
         file,
         devices,
@@ -93,6 +104,9 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
         is_open,
         _calls(family, file, shapes),
     )
+    rows, untuned = len(shapes) - request.untuned, request.untuned
+    note = stale_note(request.stale, rows, without=untuned, retunes=arguments.retune)
+    return request if note is None else replace(request, notes=(*request.notes, note))
 
 
 @contextmanager

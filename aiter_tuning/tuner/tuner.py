@@ -102,15 +102,12 @@ class TunerCommon:
             if is_open or arguments.retune:  # the plans of a hundred thousand shapes are not kept at a time
                 with refusals_placed(self.family, work.file):
                     plan = plan_shape(self.family, shape, work.device, row, arguments.candidate_sample)
-                names = tuple(candidate.name for candidate in plan.measuring_order())
-                planned.append(PlannedShape(plan.label, names, 0, plan.incumbent))
+                planned.append(PlannedShape.of(plan, plan.measuring_order()))
                 bare += [] if plan.lists_any else [plan.label]
         if (without := _bare_text(self.family, bare)) is not None:
             notes.append(without)
-        already = len(work.shapes) - len(planned)
-        return RunOverview(
-            self.family.name, device_name(work.device), len(work.devices), tuple(planned), already, tuple(notes)
-        )
+        overview = self._overview(work, sorted(planned, key=lambda shape: shape.row))
+        return replace(overview, notes=tuple(notes))
 
     def run(
         self,
@@ -156,7 +153,12 @@ class TunerCommon:
         summary = RunSummary(self.family.name, device_name(device), ExitCode.done, tune_file=str(arguments.tune_file))
         with ExitStack() as stack:
             if not (work.untuned or (work.shapes and (arguments.retune or has_record(arguments)))):
-                return replace(summary, already_tuned=len(work.shapes), elapsed_s=time.monotonic() - began)
+                return replace(
+                    summary,
+                    already_tuned=len(work.shapes),
+                    already_stale=len(work.stale),
+                    elapsed_s=time.monotonic() - began,
+                )
             plans = self._plans(work)  # before the record: a family that fails here leaves no file behind
             checkpoint = open_record(arguments, self.family.key, self._fingerprint(work), reporter)
             stack.callback(checkpoint.close)
@@ -176,7 +178,6 @@ class TunerCommon:
                 self.family.name, device, self._fingerprint(work).fields, clocks_of(arguments, self.family)
             )
             runs = shape_runs(self.family, arguments, plans, checkpoint, poison)
-            already = len(work.shapes) - len(runs)
             if (gone := _gone_text(self.family, runs)) is not None:
                 reporter.note(gone)
             bare = [run.plan.label for run in runs if not run.plan.lists_any]
@@ -230,7 +231,8 @@ class TunerCommon:
             def groups() -> ShapeGroups:
                 return groups_of(tasks, runs, recorder, checkpoint)
 
-            reporter.run_started(self._started(work, runs, already))
+            overview = self._overview(work, [PlannedShape.of(run.plan, run.todo, run.resumed) for run in runs])
+            reporter.run_started(overview)
             end, message = self._measure(groups, recorder, pool, arguments, began)
             shapes = _with_calls((recorder.outcomes[index] for index in sorted(recorder.outcomes)), work)
             write_failed = end is None
@@ -258,7 +260,8 @@ class TunerCommon:
                 shapes=shapes,
                 shapes_to_tune=len(runs),
                 has_rows=arguments.tune_file.is_file(),
-                already_tuned=already,
+                already_tuned=overview.already_tuned,
+                already_stale=overview.already_stale,
                 causes=recorder.causes,
                 lanes=tuple(LaneTime(view.name, view.busy) for lane in pool.lanes for view in (lane.view(),)),
                 compared=arguments.compare,
@@ -334,12 +337,12 @@ class TunerCommon:
         with refusals_placed(self.family, work.file):
             return [plan_shape(self.family, shape, work.device, row, sample) for shape, row in shapes]
 
-    def _started(self, work: Request, runs: Sequence[ShapeRun], already: int) -> RunOverview:
-        planned = (
-            PlannedShape(run.plan.label, tuple(c.name for c in run.todo), run.resumed, run.plan.incumbent)
-            for run in runs
+    def _overview(self, work: Request, planned: Sequence[PlannedShape]) -> RunOverview:
+        device = device_name(work.device)
+        overview = RunOverview(
+            self.family.name, device, len(work.devices), tuple(planned), len(work.shapes) - len(planned)
         )
-        return RunOverview(self.family.name, device_name(work.device), len(work.devices), tuple(planned), already)
+        return replace(overview, already_stale=len(work.stale) - overview.stale)
 
 
 def _with_calls(outcomes: Iterable[ShapeOutcome], work: Request) -> tuple[ShapeOutcome, ...]:
