@@ -13,56 +13,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from time import perf_counter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 
-from aiter_tuning.devices.device import DeviceKind
-from aiter_tuning.measure.compare import RIGHT, Comparison, Tolerance, compare
+from aiter_tuning.measure.bench import Bench
+from aiter_tuning.measure.compare import Comparison
 from aiter_tuning.measure.inputs import Inputs, on_device, tensors_in
+from aiter_tuning.measure.judging import ComparisonError, judge, uncompared
 from aiter_tuning.measure.plan import MeasurePlan
-from aiter_tuning.measure.plausibility import Limits, Work, implausible
+from aiter_tuning.measure.plausibility import work_of
 from aiter_tuning.measure.poison import poison, poison_free_memory
 from aiter_tuning.measure.preflight import shortfall
 from aiter_tuning.measure.pristine import Pristine, can_be_copied
 from aiter_tuning.measure.reference import has_reference, storage_of
-from aiter_tuning.measure.sampling import Sampled, sample, sample_in_bursts
-from aiter_tuning.measure.timer import HOT_CACHE, BurstTimer, Call, Timer, timer_factory
-from aiter_tuning.measurement import IMPLAUSIBLE, UNMEASURED_US, Measurement
-from aiter_tuning.status import Status, classify, describe, is_device_fault
+from aiter_tuning.measure.timer import Call
+from aiter_tuning.measure.timing import Timed, refused, time_candidate
+from aiter_tuning.measurement import UNMEASURED_US, Measurement
+from aiter_tuning.status import Status, is_device_fault
 from aiter_tuning.task import MpTunerTask
 
 TIMING_KEYWORDS = frozenset(("num_iters", "num_warmup", "testGraph", "num_rotate_args", "needTrace", "use_cuda_event"))
 """Keywords in a task's kwargs that tell the harness how to time; the candidate does not see them."""
-CLOCK_TRIES = 4
-"""How often a candidate is timed before a time of zero is believed to be one that cannot be measured."""
 WRITES_INPUTS = "writes_inputs"
 UNPROTECTED = "unprotected"
-
-
-def _nobody_asked(reason: str) -> None:
-    """Where nobody replaces processes."""
-
-
-class Bench(NamedTuple):
-    """What all candidates of a group are measured with."""
-
-    plan: MeasurePlan
-    kind: DeviceKind
-    device: torch.device
-    new_timer: Callable[[DeviceKind], Timer | BurstTimer]
-    device_id: str
-    on_gpu: bool = False
-    limits: Limits | None = None
-    """Of the device, where they are known: nothing is faster."""
-    ask_for_clean_worker: Callable[[str], None] = _nobody_asked
-    """Told why this process should not be trusted with another candidate."""
-
-
-class _ComparisonError(Exception):
-    """The comparison itself failed; the candidate ran."""
 
 
 def measure_candidate(
@@ -116,15 +91,6 @@ class Checked(NamedTuple):
     comparison: Comparison
     flags: tuple[str, ...]
     first_call_s: float
-
-
-class Timed(NamedTuple):
-    """What timing said, and who said it."""
-
-    sampled: Sampled
-    timer: str
-    flags: tuple[str, ...]
-    timing_s: float
 
 
 class Steps:
@@ -207,10 +173,16 @@ class Steps:
             return checked
         wrong = not self.is_right(checked.comparison)
         iters = self.iters if rule is None or not wrong else min(self.iters, rule.min_samples)
-        start = perf_counter()
-        sampled, timer, flags = self._time(self.warmup, iters, leader_us)
-        timed = Timed(sampled, timer, flags, perf_counter() - start)
-        verify = rule is None or not (wrong or sampled.censored or not self.has_reference)
+        timed = time_candidate(
+            self._bench,
+            self._task,
+            self.call,
+            warmup=self.warmup,
+            iters=iters,
+            restore=self.restore,
+            leader_us=leader_us,
+        )
+        verify = rule is None or not (wrong or timed.sampled.censored or not self.has_reference)
         return self.refused(timed) or self.conclude(checked, timed, verify=verify)
 
     def check(self, first_call_done: Callable[[], None]) -> Checked | Measurement:
@@ -238,19 +210,12 @@ class Steps:
             flags += (WRITES_INPUTS,)
         try:
             return Checked(self._judge(result), flags, first_call_s)
-        except _ComparisonError as error:
-            return _uncompared(error)
+        except ComparisonError as error:
+            return uncompared(error)
 
     def refused(self, timed: Timed) -> Measurement | None:
         """The verdict on a time that cannot be; None if nothing speaks against it."""
-        sampled, timer, flags, _ = timed
-        if not sampled.is_credible:
-            detail = f"the {timer} timer read {sampled.us} us in {CLOCK_TRIES} tries"
-            return Measurement.failed(Status.crash, detail, us=UNMEASURED_US)
-        impossible = self._bench.limits and self._impossible(self._bench.limits, sampled, timer, flags)
-        if not impossible:
-            return None
-        return replace(Measurement.failed(Status.crash, impossible, us=UNMEASURED_US), flags=(IMPLAUSIBLE,))
+        return refused(self._bench.limits, self.call, timed)
 
     def conclude(self, checked: Checked, timed: Timed, *, verify: bool) -> Measurement:
         """The verdict, after one more call that is compared, if ``verify``."""
@@ -258,8 +223,8 @@ class Steps:
         if verify:
             try:
                 verified = self._verify()
-            except _ComparisonError as error:
-                return _uncompared(error)
+            except ComparisonError as error:
+                return uncompared(error)
             if verified.err_ratio > comparison.err_ratio:
                 self.suspicious = True
                 was_right = "right in its first call, wrong after timing: " if self.is_right(comparison) else ""
@@ -317,102 +282,11 @@ class Steps:
 
     def _judge(self, result: Any) -> Comparison:
         """Compares a result with the reference."""
-        task, plan = self._task, self._bench.plan
-        if not has_reference(task):
-            if plan.fast_mode:
-                return RIGHT
-            return Comparison(1.0, "nothing to compare with: neither ref nor ref_func, and fast_mode is off")
-        if self._reference is None:
-            return Comparison(1.0, "nothing to compare with: ref_func returned nothing")
-        if result is None:
-            if not self._outputs:
-                return Comparison(
-                    1.0, "returned nothing although there is a reference, and no output_keys are declared"
-                )
-            result = self._outputs
-        tolerance = Tolerance(task.rtol, task.atol, task.max_abs_delta, plan.err_ratio, plan.equal_nan, plan.row_wise)
-        try:
-            return compare(self._reference, result, tolerance, task.compare_fn if callable(task.compare_fn) else None)
-        except Exception as error:
-            if is_device_fault(error):
-                raise
-            raise _ComparisonError from error
-
-    def _time(self, warmup: int, iters: int, leader_us: float) -> tuple[Sampled, str, tuple[str, ...]]:
-        """Times the candidate: what that gave, which clock it was, and what to say about it."""
-        bench = self._bench
-        restore = self.restore
-        if bench.on_gpu:
-            timer = self.new_timer()
-            if hasattr(timer, "burst"):
-                return self._time_in_bursts(cast(BurstTimer, timer), warmup, iters, restore, leader_us)
-        else:
-            timer = bench.new_timer(bench.kind)
-        sampled = Sampled(math.nan, 0)
-        for _ in range(CLOCK_TRIES):  # a clock that reads zero or nonsense is asked again
-            sampled = sample(
-                cast(Timer, timer),
-                self.call,
-                warmup=warmup,
-                iters=iters,
-                restore=restore,
-                rule=bench.plan.early_stop,
-                leader_us=leader_us,
-            )
-            if sampled.is_credible:
-                break
-            warmup = 0
-        return sampled, timer.name, ()
-
-    def _time_in_bursts(
-        self, timer: BurstTimer, warmup: int, iters: int, restore: Callable[[], None] | None, leader_us: float
-    ) -> tuple[Sampled, str, tuple[str, ...]]:
-        """The same with a GPU's timer, which holds copies and graphs until it is closed."""
-        rule = self._bench.plan.early_stop
-        sampled = Sampled(math.nan, 0)
-        try:
-            for _ in range(CLOCK_TRIES):
-                sampled = sample_in_bursts(
-                    timer, self.call, warmup=warmup, iters=iters, restore=restore, rule=rule, leader_us=leader_us
-                )
-                if sampled.is_credible:
-                    break
-            return sampled, timer.name, timer.flags
-        finally:
-            timer.close()
-            if timer.unclean:
-                self._bench.ask_for_clean_worker(timer.unclean)
-
-    def new_timer(self) -> Timer | BurstTimer:
-        """The clock for this candidate alone."""
-        bench, kwargs = self._bench, self._task.kwargs
-        if kwargs and kwargs.get("use_cuda_event"):
-            return timer_factory("event", bench.device.type, cold_cache=bench.plan.cold_cache)(bench.kind)
-        return bench.new_timer(bench.kind)
-
-    def _impossible(self, limits: Limits, sampled: Sampled, timer: str, timer_flags: tuple[str, ...]) -> str:
-        """Why no device like this could be so fast; empty if nothing speaks against it."""
-        work = self._work
-        if work is None or sampled.censored:
-            return ""
-        narrowest = min((tensor.itemsize for tensor in tensors_in([self.call.args, self.call.kwargs])), default=1)
-        return implausible(
-            sampled.us,
-            work,
-            peak_flops_per_s=limits.of_operands(narrowest),
-            peak_bytes_per_s=limits.bytes_per_s,
-            cold_cache=timer != "wall" and HOT_CACHE not in timer_flags,
-        )
-
-    @property
-    def _work(self) -> Work | None:
-        """What the candidate says about itself; an attribute that only happens to have this name says nothing."""
-        work = getattr(self._task.func, "work", None)
-        return work if hasattr(work, "workspace_bytes") else None
+        return judge(self._task, self._bench.plan, self._reference, result, self._outputs)
 
     def _lacks(self) -> str:
         """Memory that the candidate says it needs and the GPU has not."""
-        work = self._work
+        work = work_of(self._task.func)
         if work is None or not work.workspace_bytes:
             return ""
         from aiter_tuning.measure.gpu.accelerator import free_bytes
@@ -433,12 +307,3 @@ class Steps:
         result = self.call.func(*self.call.args, **self.call.kwargs)
         self._bench.kind.synchronize()
         return self._judge(result)
-
-
-def _uncompared(error: _ComparisonError) -> Measurement:
-    """Neither right nor wrong: the comparison failed, which is no reason to call the candidate unsupported."""
-    cause = error.__cause__ or error
-    status = classify(cause)
-    if not status.is_oom:
-        status = Status.crash
-    return Measurement.failed(status, f"comparing failed: {describe(cause)}", us=UNMEASURED_US)

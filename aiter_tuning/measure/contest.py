@@ -20,11 +20,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from aiter_tuning.contest import BLOCK_DIGITS, Block, Contest
-from aiter_tuning.measure.candidate import Checked, Steps, Timed
+from aiter_tuning.measure.candidate import Checked, Steps
 from aiter_tuning.measure.group import GroupBench
 from aiter_tuning.measure.sampling import Sampled
 from aiter_tuning.measure.statistics import median
 from aiter_tuning.measure.timer import Timer
+from aiter_tuning.measure.timing import Timed
 from aiter_tuning.measure.turns import Entrant, Turn, Turns, WallTurns
 from aiter_tuning.measurement import UNMEASURED_US, Measurement
 from aiter_tuning.status import Status, is_device_fault

@@ -22,7 +22,8 @@ from typing import Any
 import torch
 
 from aiter_tuning.devices.device import Device, DeviceKind
-from aiter_tuning.measure.candidate import Bench, measure_candidate
+from aiter_tuning.measure.bench import Bench
+from aiter_tuning.measure.candidate import measure_candidate
 from aiter_tuning.measure.inputs import Inputs, MissingInputError, tensors_in
 from aiter_tuning.measure.place import described_with_place
 from aiter_tuning.measure.plan import MeasurePlan

@@ -28,6 +28,12 @@ class Work(Protocol):
     def workspace_bytes(self) -> float: ...
 
 
+def work_of(func: object) -> Work | None:
+    """What a candidate says about itself; an attribute that only happens to be called ``work`` says nothing."""
+    work = getattr(func, "work", None)
+    return work if hasattr(work, "workspace_bytes") else None
+
+
 class Limits(NamedTuple):
     """The most that a device does in a second; 0: unknown."""
 

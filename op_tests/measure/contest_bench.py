@@ -26,7 +26,7 @@ class Floor:
         torch_device: str = "cpu",
         **on: Any,
     ) -> None:
-        """Args: the entrants; where and how; fields of :class:`~aiter_tuning.measure.candidate.Bench` to replace."""
+        """Args: the entrants; where and how; fields of :class:`~aiter_tuning.measure.bench.Bench` to replace."""
         group = Group(tuple(tasks), tuple(range(len(tasks))))
         self.contest = contest or Contest(Rounds(3), seed=1, block_calls=4, block_us=0)
         self.bench = ContestBench(

@@ -179,7 +179,7 @@ def test_a_task_may_ask_for_events(on_gpu: OnGpu, task: Make, monkeypatch: Any) 
         asked.append((name, device_type))
         return lambda kind: DeviceTimer(on_gpu.gpu, Mode("event", None, wants_graph=False))
 
-    monkeypatch.setattr("aiter_tuning.measure.candidate.timer_factory", factory)
+    monkeypatch.setattr("aiter_tuning.measure.timing.timer_factory", factory)
     func = task(lambda a: on_gpu.gpu.launch(9.0), **{**A, "kwargs": {"num_iters": 5, "use_cuda_event": True}})
     bench = on_gpu._lane.bench(func._replace(ref_func=None), plan=FAST)
     assert bench.prepare(0, print) is None
