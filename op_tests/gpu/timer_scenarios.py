@@ -62,7 +62,7 @@ def read(name, call, *, cold=True, iters=101, warmup=5, rule=None, restore=None)
     timer = timers().new(name, cold_cache=cold)
     try:
         sampled = sample_in_bursts(timer, call, warmup=warmup, iters=iters, rule=rule, restore=restore)
-        return sampled.us, Reader(timer.name, timer.flags, timer._plan)
+        return sampled.us, Reader(timer.name, timer.flags, timer.launches.plan)
     finally:
         timer.close()
 

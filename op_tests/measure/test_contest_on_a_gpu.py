@@ -96,7 +96,7 @@ def test_a_block_is_one_session_and_everyone_gets_the_time_of_their_own_kernels(
 
 def test_entrants_with_the_same_inputs_share_their_copies(arena: Arena) -> None:
     floor = arena.floor(*(arena.entrant(5.0) for _ in range(4)))
-    rings = [[call.args[0].data_ptr() for call in timer._ring] for timer in timers(floor)]
+    rings = [[call.args[0].data_ptr() for call in timer.launches.ring] for timer in timers(floor)]
     assert len(rings[0]) == 3, "three times the cache"
     assert all(ring == rings[0] for ring in rings) and len(set(rings[0])) == 3
 
@@ -111,7 +111,7 @@ def test_what_an_entrant_prepares_is_copied_for_it_alone(arena: Arena) -> None:
             return a + a
 
     floor = arena.floor(arena.entrant(5.0), arena._task(Packed(), **A))
-    ours, theirs = ({call.args[0].data_ptr() for call in timer._ring} for timer in timers(floor))
+    ours, theirs = ({call.args[0].data_ptr() for call in timer.launches.ring} for timer in timers(floor))
     assert len(ours) == len(theirs) == 3 and not ours & theirs
 
 
@@ -139,8 +139,8 @@ def test_with_little_memory_everyone_has_fewer_copies_then_an_overwritten_cache_
 ) -> None:
     arena.gpu.memory_bytes, arena.gpu.cache_bytes = memory, cache
     floor = arena.floor(arena.entrant(5.0), arena.entrant(6.0))
-    assert [timer._plan for timer in timers(floor)] == [plan] * 2
-    assert [len(timer._ring) for timer in timers(floor)] == [plan[0]] * 2
+    assert [timer.launches.plan for timer in timers(floor)] == [plan] * 2
+    assert [len(timer.launches.ring) for timer in timers(floor)] == [plan[0]] * 2
     assert ["hot_cache" in turn.flags for turn in floor.block().timed] == [not plan[2]] * 2
 
 
@@ -158,8 +158,8 @@ def test_when_copies_cannot_be_made_after_all_everyone_has_the_cache_overwritten
 
     monkeypatch.setattr("aiter_tuning.measure.gpu.ring.copy_of", no_room)
     floor = arena.floor(arena.entrant(5.0), arena.entrant(6.0))
-    assert {timer._plan.copies for timer in timers(floor)} == {1}
-    assert all(timer._plan.flush_bytes for timer in timers(floor))
+    assert {timer.launches.plan.copies for timer in timers(floor)} == {1}
+    assert all(timer.launches.plan.flush_bytes for timer in timers(floor))
     assert floor.block().block is not None
 
 

@@ -89,7 +89,7 @@ def test_iterations_count_calls_and_not_replays(gpu: FakeGpu) -> None:
         before = len(gpu.executed)
         sampled = sample_in_bursts(timer, call, warmup=3, iters=60)
         assert len(gpu.executed) - before == sampled.calls
-        assert 60 <= sampled.calls < 60 + timer._calls_per_launch
+        assert 60 <= sampled.calls < 60 + timer.launches.calls_each
 
 
 def test_events_make_exactly_the_calls_asked_for(gpu: FakeGpu) -> None:
@@ -191,7 +191,7 @@ def test_copies_that_run_out_of_memory_after_all_make_room_for_a_flush(
     def no_memory(call: Call) -> Call:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("aiter_tuning.measure.gpu.device_timer.copy_of", no_memory)
+    monkeypatch.setattr("aiter_tuning.measure.gpu.launches.copy_of", no_memory)
     timer = DeviceTimer(gpu, graph())
     assert timed(timer, call_of(gpu, 50.0)) == pytest.approx(50, rel=0.2)
     assert gpu.flushes and timer.flags == ()
@@ -311,7 +311,7 @@ def test_closing_lets_go_of_copies_and_stops_collecting(gpu: FakeGpu) -> None:
     timer = DeviceTimer(gpu, kernel(gpu, source))
     call = call_of(gpu, 5.0)
     timed(timer, call)
-    copy = weakref.ref(timer._ring[1].args[0])
+    copy = weakref.ref(timer.launches.ring[1].args[0])
     timer.close()
     assert copy() is None and not source.is_on
 

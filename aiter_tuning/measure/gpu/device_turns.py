@@ -116,13 +116,13 @@ class DeviceTurns:
         calls = [entrant.steps.call for entrant in readers]
         timer = next(iter(self._timers.values()))
         plans = [_HOT]
-        if timer.wants_cold_cache:
+        if timer.launches.cold_cache:
             timer.gpu.synchronize()  # the default stream's work is seen by the timed one from here on
             most = MOST_COPIES if timer.source is None else max(_RECORDED_COPIES, self._contest.block_calls)
             smallest = min((bytes_of(call) for call in calls), default=0)
             # What is restored before each call has just passed through the cache: only overwriting that helps.
-            flush = timer.plan_ring(0, most=1, copy_bytes=0)
-            ring = timer.plan_ring(smallest, most=most, copy_bytes=bytes_of(*calls))
+            flush = timer.launches.plan_ring(0, most=1, copy_bytes=0)
+            ring = timer.launches.plan_ring(smallest, most=most, copy_bytes=bytes_of(*calls))
             plans = [ring, flush, _HOT] if len(readers) == len(entrants) or (ring.cold and flush.cold) else [_HOT]
         else:
             flush = _HOT
@@ -160,9 +160,9 @@ class DeviceTurns:
                 if timer.source is not None:
                     changed = True
                     timer.read_events_from_now_on()
-            if not all(timer.has_graph for timer in timers):
+            if any(timer.launches.graph is None for timer in timers):
                 for timer in timers:
-                    changed = changed or timer.has_graph
+                    changed = changed or timer.launches.graph is not None
                     timer.drop_graph()
         return changed
 
@@ -218,7 +218,7 @@ class DeviceTurns:
         began = perf_counter()
         timer = self._timers[entrant.index]
         launches = self._launches(entrant, timer)
-        timer.launch(launches)
+        timer.launches.make(launches)
         return _Launched(entrant, launches, perf_counter() - began)
 
     def _one_by_one(self, order: Sequence[Entrant], turn: Around) -> Mapping[int, Turn | BaseException]:
@@ -232,7 +232,7 @@ class DeviceTurns:
     def _alone(self, entrant: Entrant) -> Turn:
         began = perf_counter()
         timer = self._timers[entrant.index]
-        burst = timer.burst(self._launches(entrant, timer) * timer.calls_per_launch)
+        burst = timer.burst(self._launches(entrant, timer) * timer.launches.calls_each)
         self._put_back(entrant)
         return self._turn(entrant, timer, burst.samples_us, burst.calls, perf_counter() - began)
 
@@ -241,7 +241,7 @@ class DeviceTurns:
         return Turn(us, calls, timer.name, timer.flags, seconds)
 
     def _launches(self, entrant: Entrant, timer: DeviceTimer) -> int:
-        contest, each = self._contest, timer.calls_per_launch
+        contest, each = self._contest, timer.launches.calls_each
         wanted = calls_in_turn(self._us[entrant.index], contest.block_calls, contest.block_us)
         most = MOST_CALLS if timer.source is None else MOST_RECORDED_CALLS
         return max(math.ceil(contest.block_calls / each), min(math.ceil(wanted / each), most // each))
