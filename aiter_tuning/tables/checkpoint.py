@@ -9,23 +9,18 @@
 A row that was written is in the page cache and survives the death of every process; it is synced to disk once a second
 and when the caller says so (a sync for each row would cost a hundred times the write).
 
-The file is locked for as long as a run has it open. A second run for the same output takes
-``<stem>.checkpoint.<n>.csv``; what is on record in either is read by both. A file that belongs to another environment
-(another :class:`RunFingerprint`) is renamed, never deleted.
+The file is locked for as long as a run has it open. Which file a run takes, where there are several or one of another
+environment, is in :mod:`~aiter_tuning.tables.checkpoint_slots`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from aiter_tuning.keys import Key
 from aiter_tuning.measurement import Measurement
@@ -33,35 +28,21 @@ from aiter_tuning.tables import checkpoint_file
 from aiter_tuning.tables.checkpoint_file import BusyError, CheckpointFile
 from aiter_tuning.tables.checkpoint_record import BlockRows, Record
 from aiter_tuning.tables.checkpoint_row import FINALS, SCREEN, STARTED, STOPPED, RowFormat
+from aiter_tuning.tables.checkpoint_slots import (
+    RunFingerprint,
+    SetAside,
+    checkpoints_beside,
+    free_slot,
+    profiles_of,
+    take_slot,
+    unused_name,
+)
 from aiter_tuning.tables.csv_reader import CsvError
 from aiter_tuning.tables.logbook import CheckpointLogbook
 
+__all__ = ["Checkpoint", "RunFingerprint", "SetAside", "checkpoints_beside", "profiles_of"]
+
 SYNC_EVERY_S = 1.0
-
-_MOST_SLOTS = 999
-
-
-@dataclass(frozen=True)
-class RunFingerprint:
-    """The environment that a run's measurements belong to; another one's are not comparable."""
-
-    fields: Mapping[str, str]
-    """What makes it up: device model, driver, versions, timer, …"""
-    digest: str = field(init=False)
-    """12 hexadecimal digits."""
-
-    def __post_init__(self) -> None:
-        text = json.dumps({str(name): str(value) for name, value in self.fields.items()}, sort_keys=True)
-        object.__setattr__(self, "digest", hashlib.sha256(text.encode()).hexdigest()[:12])
-
-
-class SetAside(NamedTuple):
-    """A checkpoint that was not resumed."""
-
-    path: Path
-    """Where it lies now."""
-    differing: Mapping[str, tuple[str, str]]
-    """Fields of the fingerprint that differ: what the file says, what this run says; empty after ``fresh``."""
 
 
 class Checkpoint:
@@ -106,10 +87,9 @@ class Checkpoint:
         rows = RowFormat(key)
         start = rows.header() + rows.run(run.digest, run.fields)
         while True:
-            file, aside = _take_slot(base, rows, run, fresh)
+            file, aside = take_slot(base, rows, run, fresh)
             if file is None:
-                slot = _free_slot(base)
-                file = checkpoint_file.create(slot, start)
+                file = checkpoint_file.create(free_slot(base), start)
                 if file is None:  # another process made it meanwhile: look again
                     continue
             break
@@ -303,11 +283,8 @@ class Checkpoint:
             OSError: it could not be synced or renamed; it is still a checkpoint then.
         """
         self.sync()
-        begun = f"{self._tuned.stem}.profile.{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
-        target = self.path.with_name(f"{begun}.csv")
-        number = 2
-        while target.exists():
-            target, number = self.path.with_name(f"{begun}-{number}.csv"), number + 1
+        run = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+        target = unused_name(self.path.with_name(f"{self._tuned.stem}.profile.{run}.csv"))
         self._file.move(target)
         self.close()
         return target
@@ -325,85 +302,3 @@ class Checkpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def profiles_of(tuned: Path, directory: Path, run: RunFingerprint) -> list[Path]:
-    """The records of completed runs in the same environment, oldest first."""
-    prefix, found = f"{tuned.stem}.profile.", []
-    for path in directory.iterdir():
-        if not (path.name.startswith(prefix) and path.suffix == ".csv"):
-            continue
-        file = checkpoint_file.share(path)
-        if file is not None:
-            if file.digest == run.digest:
-                found.append((os.fstat(file.fd).st_mtime_ns, path))
-            file.close()
-    return [path for _, path in sorted(found)]
-
-
-def checkpoints_beside(base: Path) -> list[Path]:
-    """The checkpoints that there are for an output: its own, then numbered ones of runs beside it."""
-    numbered = re.compile(rf"{re.escape(base.stem)}\.([0-9]{{1,3}})\.csv")
-    found = [(int(match[1]), path) for path in base.parent.iterdir() if (match := numbered.fullmatch(path.name))]
-    return [*([base] if base.exists() else []), *(path for _, path in sorted(found))]
-
-
-def _free_slot(base: Path) -> Path:
-    for number in range(1, _MOST_SLOTS + 1):
-        path = base if number == 1 else base.with_name(f"{base.stem}.{number}.csv")
-        if not path.exists():
-            return path
-    raise OSError(f"{base}: {_MOST_SLOTS} checkpoints for one output; finish or delete some")
-
-
-def _take_slot(
-    base: Path, rows: RowFormat, run: RunFingerprint, fresh: bool
-) -> tuple[CheckpointFile | None, SetAside | None]:
-    """The file to go on with, else None and what was set aside to make room for a new one."""
-    free: list[CheckpointFile] = []
-    try:
-        for path in checkpoints_beside(base):
-            try:
-                file = checkpoint_file.claim(path)
-            except BusyError:
-                continue
-            except CsvError:
-                if path == base:
-                    raise
-                continue
-            if file is None:
-                continue
-            free.append(file)
-            if not fresh and file.digest == run.digest and file.columns == rows.columns:
-                free.remove(file)
-                return file, None
-        aside = None
-        # Another environment's numbered files are not read anyway; only the name that is needed is cleared.
-        for old in free if fresh else [file for file in free if file.path == base]:
-            old.move(_aside_name(base, old.digest))
-            aside = aside or SetAside(old.path, {} if fresh else _differing(old, rows, run))
-        return None, aside
-    finally:
-        for file in free:
-            file.close()
-
-
-def _aside_name(base: Path, digest: str | None) -> Path:
-    name, number = f"{base.stem}.{digest or 'unknown'}", 1
-    target = base.with_name(f"{name}.csv")
-    while target.exists():
-        number += 1
-        target = base.with_name(f"{name}-{number}.csv")
-    return target
-
-
-def _differing(old: CheckpointFile, rows: RowFormat, run: RunFingerprint) -> dict[str, tuple[str, str]]:
-    new = {str(name): str(value) for name, value in run.fields.items()}
-    differing = {
-        name: (old.fields.get(name, ""), new.get(name, ""))
-        for name in (*old.fields, *(name for name in new if name not in old.fields))
-        if old.fields.get(name) != new.get(name)
-    }
-    if old.columns != rows.columns:
-        differing["columns"] = (",".join(old.columns), ",".join(rows.columns))
-    return differing
