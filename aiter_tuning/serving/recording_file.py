@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from aiter_tuning.tables.atomic import write_all
+from aiter_tuning.tables.atomic import NEW_FILE_MODE, take_name, temporary_beside, write_all
 
-_NEW_FILE_MODE = 0o666  # less the umask
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 
 
@@ -44,17 +42,14 @@ def append_lines(path: Path, header: str, lines: Sequence[str]) -> None:
 
 def _publish(path: Path, header: str) -> None:
     """Makes the file with its header; if another process was first, its file stays."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    temporary = temporary_beside(path)
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _NEW_FILE_MODE)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, NEW_FILE_MODE)
         try:
             write_all(descriptor, header.encode())
         finally:
             os.close(descriptor)
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            pass
+        take_name(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -4,6 +4,8 @@
 
     text ─► .<name>.<pid>.<random>.tmp ─ fsync ─► os.replace ─► fsync of the directory
             same directory, so that the replacement is a rename and never a copy
+
+A file that must not replace another one appears by a link instead: whole, or not at all.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from pathlib import Path
 LEFTOVER_AGE_S = 600.0
 """A temporary file that nobody has written to for so long belongs to a writer that was killed."""
 
-_NEW_FILE_MODE = 0o666  # less the umask, as for any file that a program creates
+NEW_FILE_MODE = 0o666  # less the umask, as for any file that a program creates
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK})
 
 
 def atomic_write(path: str | os.PathLike[str], text: str) -> None:
@@ -32,7 +35,7 @@ def atomic_write(path: str | os.PathLike[str], text: str) -> None:
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():  # a rename would put a file in the place of a device or a pipe
         raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    temporary = temporary_beside(target)
     try:
         _write_new(temporary, text.encode(), _mode_of(target))
         temporary.replace(target)
@@ -40,6 +43,29 @@ def atomic_write(path: str | os.PathLike[str], text: str) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(target.parent)
+
+
+def temporary_beside(path: Path) -> Path:
+    """A name that nobody else uses, for what is to become ``path``."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+
+
+def take_name(temporary: Path, path: Path) -> bool:
+    """Gives a file that is whole the name that it is for, unless there is a file of that name; returns whether it did.
+
+    Its temporary name may be left, for the caller to remove.
+    """
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if path.exists():
+            return False
+        temporary.rename(path)  # no links here: of two that begin at this very moment one may lose its first rows
+    return True
 
 
 def remove_leftovers(path: str | os.PathLike[str], *, older_s: float = LEFTOVER_AGE_S) -> None:
@@ -80,7 +106,7 @@ def _mode_of(target: Path) -> int | None:
 
 
 def _write_new(path: Path, data: bytes, mode: int | None) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _NEW_FILE_MODE)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, NEW_FILE_MODE)
     try:
         if mode is not None:
             os.fchmod(fd, mode)

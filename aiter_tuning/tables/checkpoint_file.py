@@ -12,17 +12,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
-from aiter_tuning.tables.atomic import sync_directory, write_all
+from aiter_tuning.tables.atomic import NEW_FILE_MODE, sync_directory, take_name, temporary_beside, write_all
 from aiter_tuning.tables.checkpoint_row import run_fields
 from aiter_tuning.tables.csv_reader import CsvError, parse_line
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
-_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK})
 _BLOCK = 1 << 16
 
 _open_files: weakref.WeakSet[CheckpointFile] = weakref.WeakSet()
@@ -184,22 +182,16 @@ def create(path: Path, start: bytes) -> CheckpointFile | None:
     Raises:
         OSError: it cannot be written; nothing is left behind.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    fd = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    temporary = temporary_beside(path)
+    fd = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, NEW_FILE_MODE)
     file = CheckpointFile(path, fd)
     try:
         _lock(fd)
         write_all(fd, start)
         os.fsync(fd)
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
+        if not take_name(temporary, path):
             file.close()
             return None
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            temporary.rename(path)  # no links here: two runs that begin at once may lose one's first rows
         file.read_identity()
     except BaseException:
         file.close()

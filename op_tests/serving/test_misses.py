@@ -1,6 +1,7 @@
 """Misses are recorded once for a shape, counted right across processes and exits, and never cost serving an error."""
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -102,6 +103,17 @@ def test_a_recorder_never_raises_and_tries_again_later(tmp_path, clock, said):
     clock.now += 61
     miss(recorder, 1, 2)
     assert recorded(blocked) == {1: 4, 2: 2}
+
+
+def test_a_file_system_without_hard_links_records_all_the_same(recorder, monkeypatch, said):
+    def no_links(source, target):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))  # what FAT, exFAT and some FUSE mounts say
+
+    monkeypatch.setattr(os, "link", no_links)
+    miss(recorder, 1, 2)
+    assert recorded(recorder.directory) == {1: 1, 2: 1}
+    assert os.listdir(recorder.directory) == ["op_untuned.csv"]
+    assert not said()
 
 
 def test_a_file_with_another_header_is_left_alone(tmp_path, recorder, said):
