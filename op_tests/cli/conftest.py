@@ -1,4 +1,8 @@
-"""The command line as a person runs it: a process of its own, real workers, real signals."""
+"""The command line as a person runs it: a process of its own, real workers, real signals.
+
+A process costs an import of torch in its worker and one in the standby, so what is no matter of processes runs *here*:
+the same command in the test's own process, on the open lane that tests share.
+"""
 
 import contextlib
 import ctypes
@@ -6,9 +10,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
+
+from aiter_tuning.cli import main
+from aiter_tuning.tuner import remeasuring, tuner
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = ROOT / "op_tests" / "families_for_tests" / "tiny.py"
@@ -43,10 +51,53 @@ def tune(command, tmp_path):
     """``aiter-tune tune`` of a family in tiny.py over some sizes, with ``out.csv`` as the tuned table."""
 
     def start(family, *flags, sizes=(8, 16), **options):
-        (tmp_path / "shapes.csv").write_text("N\n" + "".join(f"{size}\n" for size in sizes))
+        write_shapes(tmp_path, sizes)
         return command("tune", f"{TINY}:{family}", "-i", "shapes.csv", "-o", "out.csv", *flags, **options)
 
     return start
+
+
+def write_shapes(directory, sizes):
+    (directory / "shapes.csv").write_text("N\n" + "".join(f"{size}\n" for size in sizes))
+
+
+class Ended(NamedTuple):
+    """What a command left: its exit code and what it said."""
+
+    returncode: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run_here(tmp_path, monkeypatch, capsys, request):
+    """``aiter-tune …`` in the test's directory, in this process, on the open lane."""
+    monkeypatch.chdir(tmp_path)
+    for module in (tuner, remeasuring):
+        monkeypatch.setattr(module, "Pool", lambda **_: contextlib.nullcontext(request.getfixturevalue("one_lane")))
+
+    def run(*words):
+        words = [str(word) for word in words]
+        monkeypatch.setattr(sys, "argv", ["aiter-tune", *words])  # evidence names the command
+        capsys.readouterr()
+        try:
+            code = main(words)
+        except SystemExit as ended:  # of the parser
+            code = ended.code
+        return Ended(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def tune_here(run_here, tmp_path):
+    """As ``tune``, in this process."""
+
+    def run(family, *flags, sizes=(8, 16)):
+        write_shapes(tmp_path, sizes)
+        return run_here("tune", f"{TINY}:{family}", "-i", "shapes.csv", "-o", "out.csv", *flags)
+
+    return run
 
 
 libc = ctypes.CDLL(None, use_errno=True)

@@ -31,8 +31,8 @@ def wait_until(condition, seconds=60.0):
         time.sleep(0.01)
 
 
-def test_finals_killed_in_the_middle_go_on_and_decide_as_an_undisturbed_run(tune, tmp_path, descendants):
-    checkpoint, flags = tmp_path / "out.checkpoint.csv", ("--rounds", "20")
+def test_finals_killed_in_the_middle_go_on_and_decide_as_an_undisturbed_run(tune, tune_here, tmp_path, descendants):
+    checkpoint, flags = tmp_path / "out.checkpoint.csv", ("--rounds", "12")
     process = tune("Tiny", *flags)
     wait_until(lambda: len(blocks_in(checkpoint)) >= 5)
     workers = descendants(process)
@@ -41,45 +41,42 @@ def test_finals_killed_in_the_middle_go_on_and_decide_as_an_undisturbed_run(tune
     psutil.wait_procs(workers, timeout=10)
     before = blocks_in(checkpoint)
 
-    process = tune("Tiny", *flags, "-v")
-    _, err = process.communicate()
+    code, _, err = tune_here("Tiny", *flags, "-v")
 
-    assert process.returncode == 0, err
+    assert code == 0, err
     (profile,) = tmp_path.glob("out.profile.*.csv")
     turns = [(row["N"], row["candidate"], row["phase"]) for row in rows_of(profile) if "finalist" in row["phase"]]
-    assert len(turns) == len(set(turns)) == 2 * 2 * 20, "no block was measured twice"
+    assert len(turns) == len(set(turns)) == 2 * 2 * 12, "no block was measured twice"
     assert len(before) >= 5 and f"{len(before)} blocks are on record" in err
     assert {row["N"]: row["kernelName"] for row in rows_of(tmp_path / "out.csv")} == {"8": "quick", "16": "quick"}
     records = read_evidence(evidence_path(tmp_path / "out.csv"))
     assert sorted((record.key["N"], record.verdict) for record in records) == [(8, "promoted"), (16, "promoted")]
-    assert all(len(record.winner.samples_us) == 20 for record in records)
+    assert all(len(record.winner.samples_us) == 12 for record in records)
     assert records[0].command.startswith("aiter-tune tune ")
 
 
-def test_a_rerun_of_all_changes_nothing_and_says_so(tune, tmp_path):
-    tune("Tiny", sizes=(8,)).communicate()
+def test_a_rerun_of_all_changes_nothing_and_says_so(tune_here, tmp_path):
+    tune_here("Tiny", sizes=(8,))
     before = (tmp_path / "out.csv").read_bytes()
 
-    process = tune("Tiny", "--all", "--json", sizes=(8,))
-    out, err = process.communicate()
+    code, out, err = tune_here("Tiny", "--all", "--json", sizes=(8,))
 
-    assert process.returncode == 0, err
+    assert code == 0, err
     (shape,) = json.loads(out)["shapes"]
     assert (shape["verdict"], shape["incumbent"], shape["published"]) == ("retained", "quick", False)
     assert shape["blocks"] >= 3
     assert (tmp_path / "out.csv").read_bytes() == before
 
 
-def test_a_candidate_that_kills_its_worker_has_no_part_in_the_finals(tune, tmp_path):
-    process = tune("Troubled", sizes=(8,))
-    _, err = process.communicate()
+def test_a_candidate_that_kills_its_worker_has_no_part_in_the_finals(tune_here, tmp_path):
+    code, _, err = tune_here("Troubled", sizes=(8,))
 
-    assert process.returncode == 0, err
+    assert code == 0, err
     (profile,) = tmp_path.glob("out.profile.*.csv")
     assert {row["candidate"] for row in rows_of(profile) if row["phase"] == "finals"} == {"steady", "quick"}
 
 
-def test_flags_of_the_decision_are_checked_before_anything_is_started(tune):
+def test_flags_of_the_decision_are_checked_before_anything_is_started(tune_here):
     for flag, value, says in (
         ("--strategy", "luck", "invalid choice: 'luck'"),
         ("--min_improvement_pct", "100", "'100' is not a percentage"),
@@ -87,7 +84,6 @@ def test_flags_of_the_decision_are_checked_before_anything_is_started(tune):
         ("--timer", "kernel", "--timer kernel: the kernel timer needs a GPU"),
         ("--timer", "sundial", "there is no timer 'sundial'"),
     ):
-        process = tune("Tiny", flag, value)
-        _, err = process.communicate()
-        assert process.returncode == 2, err
+        code, _, err = tune_here("Tiny", flag, value)
+        assert code == 2, err
         assert says in err

@@ -125,9 +125,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(table, capsys, words, complaint):
     assert line.startswith("aiter-tune lookup: error: ") and complaint in line
 
 
-def test_what_a_run_has_tuned_is_found_by_a_lookup_in_another_process(tune, command, tmp_path):
-    _, errors = (run := tune("Tiny")).communicate()
-    assert run.returncode == 0, errors
+def test_what_a_run_has_tuned_is_found_by_a_lookup_in_another_process(tune_here, command, tmp_path):
+    run = tune_here("Tiny")
+    assert run.returncode == 0, run.err
     found, _ = (hit := command("lookup", f"{TINY}:Tiny", "N=8", "--tuned", "out.csv", "--json")).communicate()
     assert hit.returncode == 0
     assert json.loads(found)["row"]["kernelName"] == "quick"
@@ -136,15 +136,14 @@ def test_what_a_run_has_tuned_is_found_by_a_lookup_in_another_process(tune, comm
     assert "N is 8 there, 9 here" in missed
 
 
-def test_a_recorded_miss_is_tuned_and_found_afterwards(command, tmp_path):
+def test_a_recorded_miss_is_tuned_and_found_afterwards(run_here, command, tmp_path):
     (tmp_path / "serve.py").write_text(
         f"from aiter_tuning import lookup\nfor _ in range(5):\n    lookup('{TINY}:Tiny', tuned='out.csv', N=24)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "AITER_TUNE_RECORD": "misses"}
     subprocess.run([sys.executable, "serve.py"], cwd=tmp_path, env=environment, check=True)
     assert (tmp_path / "misses/tiny_untuned.csv").read_text().splitlines()[0] == "N,dtype,calls"
-    run = command("tune", f"{TINY}:Tiny", "-i", "misses/tiny_untuned.csv", "-o", "out.csv")
-    _, errors = run.communicate()
-    assert run.returncode == 0, errors
+    run = run_here("tune", f"{TINY}:Tiny", "-i", "misses/tiny_untuned.csv", "-o", "out.csv")
+    assert run.returncode == 0, run.err
     (hit := command("lookup", f"{TINY}:Tiny", "N=24", "--tuned", "out.csv")).communicate()
     assert hit.returncode == 0

@@ -73,12 +73,10 @@ def test_a_list_that_cannot_be_written_ends_with_5(listed, aiter_tuning_home):
     assert "poison.jsonl" in said.err
 
 
-def test_a_candidate_that_dies_is_left_alone_by_a_run_that_knows_nothing_else_of_it(tune, command, tmp_path):
-    process = tune("Troubled", sizes=(8,))
-    process.communicate()
-    assert process.returncode == 0
+def test_a_candidate_that_dies_is_left_alone_by_a_run_that_knows_nothing_else_of_it(tune_here, run_here, tmp_path):
+    assert tune_here("Troubled", sizes=(8,)).returncode == 0
 
-    out, _ = command("poison", "--json").communicate()
+    out = run_here("poison", "--json").out
     (record,) = json.loads(out)["records"]
     assert (record["candidate"], record["shape"]["N"], record["status"]) == ("dies", 8, "crash")
     assert record["detail"].startswith("worker exited with code 7")
@@ -86,9 +84,8 @@ def test_a_candidate_that_dies_is_left_alone_by_a_run_that_knows_nothing_else_of
     (tmp_path / "out.csv").rename(tmp_path / "first.csv")
     for profile in tmp_path.glob("out.profile.*"):
         profile.unlink()
-    process = tune("Troubled", sizes=(8,))
-    _, err = process.communicate()
-    assert process.returncode == 0, err
+    code, _, err = tune_here("Troubled", sizes=(8,))
+    assert code == 0, err
     assert "1 candidate not run, since it killed or hung a worker before (dies)" in err
     (profile,) = tmp_path.glob("out.profile.*.csv")
     rows = [row.cells for row in read_rows(profile).rows if row.cells["candidate"] == "dies"]

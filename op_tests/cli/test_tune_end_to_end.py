@@ -5,14 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
 from aiter_tuning.tables.csv_reader import read_rows
-
-TINY = Path(__file__).parent.parent / "families_for_tests" / "tiny.py"
+from op_tests.cli.conftest import TINY, write_shapes
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -66,26 +64,24 @@ def test_every_kind_of_trouble_costs_its_candidate_and_nothing_else(tune, tmp_pa
     assert len(list(tmp_path.glob("out.profile.*.csv"))) == 1
 
 
-def test_a_shape_that_no_candidate_computes_ends_the_run_with_1_and_tells_why_once(tune):
-    process = tune("Hopeless")
-    out, _ = process.communicate()
+def test_a_shape_that_no_candidate_computes_ends_the_run_with_1_and_tells_why_once(tune_here):
+    code, out, _ = tune_here("Hopeless")
 
-    assert process.returncode == 1
+    assert code == 1
     assert out.count("KeyError") == 1
     assert "2 × crash: KeyError: 'x'" in out
 
 
-def test_a_hung_candidate_is_killed_by_its_clock(tune, tmp_path):
-    process = tune("Hanging", "--candidate_timeout", "1", sizes=(8,))
-    _, err = process.communicate()
+def test_a_hung_candidate_is_killed_by_its_clock(tune_here, tmp_path):
+    code, _, err = tune_here("Hanging", "--candidate_timeout", "1", sizes=(8,))
 
-    assert process.returncode == 0, err
+    assert code == 0, err
     (profile,) = tmp_path.glob("out.profile.*.csv")
     hung = next(row for row in rows_of(profile) if row["candidate"] == "hangs" and row["event"] == "finished")
     assert (hung["status"], hung["us"]) == ("timeout", "inf")
 
 
-def test_ctrl_c_ends_with_3_and_the_same_command_goes_on(tune, tmp_path, descendants):
+def test_ctrl_c_ends_with_3_and_the_same_command_goes_on(tune, tune_here, tmp_path, descendants, monkeypatch):
     gate, checkpoint = tmp_path / "gate", tmp_path / "out.checkpoint.csv"
     process = tune("Gated", sizes=(8,), TINY_GATE=str(gate))
     wait_until(lambda: started(checkpoint, "waits"))
@@ -100,10 +96,10 @@ def test_ctrl_c_ends_with_3_and_the_same_command_goes_on(tune, tmp_path, descend
     assert not (tmp_path / "out.csv").exists()
 
     gate.touch()
-    process = tune("Gated", sizes=(8,), TINY_GATE=str(gate))
-    _, err = process.communicate()
+    monkeypatch.setenv("TINY_GATE", str(gate))
+    code, _, err = tune_here("Gated", sizes=(8,))
 
-    assert process.returncode == 0, err
+    assert code == 0, err
     assert "resuming, 2 candidates are on record" in err
     (profile,) = tmp_path.glob("out.profile.*.csv")
     assert sorted(candidate for _, candidate, _ in finished(profile)) == ["quick", "steady", "waits"]
@@ -124,7 +120,9 @@ def test_a_second_ctrl_c_ends_at_once(tune, tmp_path, descendants):
     wait_until(lambda: gone(workers), 10)
 
 
-def test_kill_9_of_the_parent_loses_no_finished_candidate_and_leaves_no_process(tune, tmp_path, descendants):
+def test_kill_9_of_the_parent_loses_no_finished_candidate_and_leaves_no_process(
+    tune, tune_here, tmp_path, descendants, monkeypatch
+):
     gate, checkpoint = tmp_path / "gate", tmp_path / "out.checkpoint.csv"
     process = tune("Gated", TINY_GATE=str(gate))
     wait_until(lambda: started(checkpoint, "waits"))
@@ -138,10 +136,10 @@ def test_kill_9_of_the_parent_loses_no_finished_candidate_and_leaves_no_process(
     assert len(done) == 2
 
     gate.touch()
-    process = tune("Gated", TINY_GATE=str(gate))
-    _, err = process.communicate()
+    monkeypatch.setenv("TINY_GATE", str(gate))
+    code, _, err = tune_here("Gated")
 
-    assert process.returncode == 0, err
+    assert code == 0, err
     (profile,) = tmp_path.glob("out.profile.*.csv")
     everything = finished(profile)
     assert len(everything) == len({(size, candidate) for size, candidate, _ in everything}) == 6
@@ -149,9 +147,9 @@ def test_kill_9_of_the_parent_loses_no_finished_candidate_and_leaves_no_process(
     assert {row["N"] for row in rows_of(tmp_path / "out.csv")} == {"8", "16"}
 
 
-def test_a_full_disk_ends_the_run_with_5_and_every_row_whole(tune, tmp_path):
+def test_a_full_disk_ends_the_run_with_5_and_every_row_whole(tune, tune_here, tmp_path):
     limit = 1400  # bytes a file may have: the header, the run's row and a few more fit
-    process = tune("Tiny", sizes=range(1, 40), limit=["prlimit", f"--fsize={limit}"])
+    process = tune("Tiny", sizes=range(1, 9), limit=["prlimit", f"--fsize={limit}"])
     out, err = process.communicate()
 
     assert process.returncode == 5, err
@@ -160,24 +158,22 @@ def test_a_full_disk_ends_the_run_with_5_and_every_row_whole(tune, tmp_path):
     assert text.endswith("\n")
     whole = finished(tmp_path / "out.checkpoint.csv")
 
-    process = tune("Tiny", sizes=range(1, 40))
-    _, err = process.communicate()
+    code, _, err = tune_here("Tiny", sizes=range(1, 9))
 
-    assert process.returncode == 0, err
+    assert code == 0, err
     assert f"resuming, {len(whole)} candidates are on record" in err
-    assert len(rows_of(tmp_path / "out.csv")) == 39
+    assert len(rows_of(tmp_path / "out.csv")) == 8
 
 
-def test_with_v_what_candidates_print_and_each_shape_are_shown(tune):
-    process = tune("Talking", "-v", sizes=(8,))
-    _, err = process.communicate()
+def test_with_v_what_candidates_print_and_each_shape_are_shown(tune_here):
+    _, _, err = tune_here("Talking", "-v", sizes=(8,))
 
     assert "N=8 dtype=fp32 talks | hello from a candidate" in err
     assert "N=8 dtype=fp32: " in err
 
 
-def test_the_parent_imports_neither_torch_nor_triton_nor_pandas_for_a_run(tmp_path, tune):
-    tune("Tiny", "--dry_run", sizes=(8,)).communicate()  # writes the file of shapes
+def test_the_parent_imports_neither_torch_nor_triton_nor_pandas_for_a_run(tmp_path):
+    write_shapes(tmp_path, (8,))
     words = ["tune", f"{TINY}:Tiny", "-i", "shapes.csv", "-o", "out.csv"]
     program = (
         f"import sys; from aiter_tuning.cli import main; code = main({words!r});"
