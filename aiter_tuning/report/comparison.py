@@ -47,7 +47,12 @@ def print_comparison(
     print_table(_table(shown), stream, width)
     if len(shown) < len(shapes):
         print(f"… and {len(shapes) - len(shown)} more (-v shows all)", file=stream)
-    written = sum(shape.published if summary.updates else shape.proposed for shape in shapes)
+    earlier = sum(shape.decided_earlier for shape in shapes)
+    if earlier:
+        print(f"{earlier} of these decided in an earlier part of this run, as the evidence tells", file=stream)
+    written = sum(
+        shape.published if summary.updates else shape.proposed and not shape.decided_earlier for shape in shapes
+    )
     verb = ("was" if written == 1 else "were") if summary.updates else "would be"
     print(f"{_rows(written)} {verb} written, {shape_count(len(shapes) - written)} as before", file=stream)
     for shape in shown:
@@ -55,8 +60,8 @@ def print_comparison(
             row = f"the row names {shape.winner}; " if shape.proposed else ""
             print(f"  {shape.label}: {row}{shape.reason}", file=stream)
     if summary.already_tuned:
-        told = "in an earlier part of this run; the evidence has them"
-        print(f"{shape_count(summary.already_tuned)} decided {told}", file=stream)
+        told = "decided in an earlier part of this run, without evidence of how"
+        print(f"{shape_count(summary.already_tuned)} {told}", file=stream)
     if summary.candidate_file:
         print(f"candidate table: {summary.candidate_file}", file=stream)
         print("re-run with --update_improved to apply", file=stream)

@@ -283,6 +283,7 @@ def summary_json(summary: RunSummary) -> str:
                     "blocks": shape.blocks,
                     "published": shape.published,
                     "proposed": shape.proposed,
+                    "decided_earlier": shape.decided_earlier,
                     "served": _served(shape),
                     "resumed": shape.resumed,
                     "candidates": {str(status): count for status, count in shape.counts.items()},

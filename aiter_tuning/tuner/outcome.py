@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Any
@@ -100,6 +100,8 @@ class ShapeOutcome:
     """The noise floor of the comparison."""
     blocks: int = 0
     """How often the finalists were timed in turns; 0: the decision rests on single timings."""
+    decided_earlier: bool = False
+    """By an earlier part of a run that was interrupted."""
 
     @property
     def saved_us(self) -> float:
@@ -168,6 +170,22 @@ class RunSummary:
         for shape in self.shapes:
             total.update(shape.counts)
         return {status: total[status] for status in Status if total[status]}
+
+
+def in_order(
+    outcomes: Iterable[ShapeOutcome], shapes: Sequence[Mapping[str, Any]], calls: Sequence[float] = ()
+) -> tuple[ShapeOutcome, ...]:
+    """Outcomes in the order of their shapes.
+
+    Args:
+        outcomes: at most one for each shape.
+        shapes: as the file has them.
+        calls: how often serving asks for each; empty where the file does not tell.
+    """
+    by_shape = {tuple(outcome.shape.values()): outcome for outcome in outcomes}
+    counts: Sequence[float | None] = calls or [None] * len(shapes)
+    found = ((by_shape.get(tuple(shape.values())), count) for shape, count in zip(shapes, counts, strict=True))
+    return tuple(replace(one, calls=count) for one, count in found if one is not None)
 
 
 # Figures and addresses differ between failures that are the same to a person.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from aiter_tuning.tables.checkpoint import Checkpoint
 from aiter_tuning.tables.checkpoint_row import DECISION
 from aiter_tuning.task import Logbook
 from aiter_tuning.tuner.arguments import TuneArguments
+from aiter_tuning.tuner.earlier_outcome import Decided
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.fingerprint import candidate_fingerprints
 from aiter_tuning.tuner.plan import ShapePlan
@@ -18,15 +21,24 @@ from aiter_tuning.tuner.shape_run import ShapeRun
 from aiter_tuning.tuner.tasks import FamilyTasks, ShapeGroups
 
 
+class RemainingShapes(NamedTuple):
+    """The shapes of a run, but for those that have a row and are left alone."""
+
+    runs: list[ShapeRun]
+    """Those of which something is left to do."""
+    decided: list[Decided]
+    """Those that an earlier part of the run decided on."""
+
+
 def shape_runs(
     family: Family,
     arguments: TuneArguments,
     plans: Sequence[ShapePlan],
     checkpoint: Checkpoint,
     poison: PoisonList,
-) -> list[ShapeRun]:
-    """The shapes of which something is left to do."""
-    runs = []
+) -> RemainingShapes:
+    """What is left of each shape."""
+    runs, decided = [], []
     for plan in plans:
         shape = plan.shape
         fingerprints = candidate_fingerprints(family, plan.candidates)
@@ -39,6 +51,7 @@ def shape_runs(
         left = remaining_work(plan.measuring_order(), finished, suspicions, attempts, arguments.retry)
         left = poison.withhold(left, shape, fingerprints, attempts, arguments.retry)
         if not left.todo and not left.convicted and _is_decided(plan, checkpoint, fingerprints):
+            decided.append(Decided(plan.label, shape, Counter(one.status for one in left.done.values())))
             continue
         runs.append(
             ShapeRun(
@@ -51,7 +64,7 @@ def shape_runs(
                 resumed=len(left.done),
             )
         )
-    return runs
+    return RemainingShapes(runs, decided)
 
 
 def _is_decided(plan: ShapePlan, checkpoint: Checkpoint, fingerprints: Mapping[str, str]) -> bool:

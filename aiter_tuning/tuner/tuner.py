@@ -31,6 +31,7 @@ from aiter_tuning.tables.checkpoint import RunFingerprint
 from aiter_tuning.task import LogbookError
 from aiter_tuning.tuner.arguments import ARG_DEFAULTS, TuneArguments, check_writable
 from aiter_tuning.tuner.comparison import ComparisonPlanner, StagedTables, begin_proposal
+from aiter_tuning.tuner.earlier_outcome import compared_earlier
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.family_reference import check_declarations, reference_of
 from aiter_tuning.tuner.finals import FinalsPlanner, FinalsSettings
@@ -38,7 +39,7 @@ from aiter_tuning.tuner.fingerprint import run_fields
 from aiter_tuning.tuner.generation import Generation, versions_in_evidence
 from aiter_tuning.tuner.grounds import Grounds
 from aiter_tuning.tuner.lanes import clocks_of, device_name, measure_plan, preload_of, timer_of
-from aiter_tuning.tuner.outcome import ExitCode, LaneTime, RunSummary, ShapeOutcome, Verdict, exit_code_of
+from aiter_tuning.tuner.outcome import ExitCode, LaneTime, RunSummary, ShapeOutcome, Verdict, exit_code_of, in_order
 from aiter_tuning.tuner.plan import ShapePlan, plan_shape
 from aiter_tuning.tuner.poison_list import PoisonList
 from aiter_tuning.tuner.profile_file import ProfileFile
@@ -177,7 +178,9 @@ class TunerCommon:
             poison = PoisonList(
                 self.family.name, device, self._fingerprint(work).fields, clocks_of(arguments, self.family)
             )
-            runs = shape_runs(self.family, arguments, plans, checkpoint, poison)
+            runs, decided = shape_runs(self.family, arguments, plans, checkpoint, poison)
+            run = self._fingerprint(work).digest
+            earlier = compared_earlier(decided, arguments.tune_file, device, run) if arguments.compare else []
             if (gone := _gone_text(self.family, runs)) is not None:
                 reporter.note(gone)
             bare = [run.plan.label for run in runs if not run.plan.lists_any]
@@ -232,18 +235,19 @@ class TunerCommon:
                 return groups_of(tasks, runs, recorder, checkpoint)
 
             overview = self._overview(work, [PlannedShape.of(run.plan, run.todo, run.resumed) for run in runs])
+            overview = replace(overview, already_tuned=overview.already_tuned - len(earlier))
             reporter.run_started(overview)
             end, message = self._measure(groups, recorder, pool, arguments, began)
-            shapes = _with_calls((recorder.outcomes[index] for index in sorted(recorder.outcomes)), work)
+            shapes = in_order((*recorder.outcomes.values(), *earlier), work.shapes, work.calls)
             write_failed = end is None
             record_file = str(checkpoint.path)
-            proposed = proposal is not None and any(shape.proposed for shape in shapes)
+            proposed = proposal is not None and any(shape.proposed for shape in recorder.outcomes.values())
             if proposal is not None and not proposed:
                 proposal.unlink(missing_ok=True)
             if discard_if_empty(checkpoint):
                 record_file = ""
             elif (
-                runs
+                (runs or earlier)
                 and not write_failed
                 and not proposed
                 and all(shape.verdict is not Verdict.incomplete for shape in shapes)
@@ -258,7 +262,7 @@ class TunerCommon:
                     write_failed=write_failed,
                 ),
                 shapes=shapes,
-                shapes_to_tune=len(runs),
+                shapes_to_tune=len(runs) + len(earlier),
                 has_rows=arguments.tune_file.is_file(),
                 already_tuned=overview.already_tuned,
                 already_stale=overview.already_stale,
@@ -268,7 +272,7 @@ class TunerCommon:
                 updates=proposal is None,
                 gfx=device.gfx,
                 candidate_file=str(proposal) if proposed else "",
-                record_file=record_file if runs else "",
+                record_file=record_file if runs or earlier else "",
                 message=message,
             )
         reporter.run_ended()
@@ -343,14 +347,6 @@ class TunerCommon:
             self.family.name, device, len(work.devices), tuple(planned), len(work.shapes) - len(planned)
         )
         return replace(overview, already_stale=len(work.stale) - overview.stale)
-
-
-def _with_calls(outcomes: Iterable[ShapeOutcome], work: Request) -> tuple[ShapeOutcome, ...]:
-    """Outcomes with how often serving asks for each shape, where the file of shapes tells."""
-    if not work.calls:
-        return tuple(outcomes)
-    calls = {tuple(shape.values()): count for shape, count in zip(work.shapes, work.calls, strict=True)}
-    return tuple(replace(outcome, calls=calls.get(tuple(outcome.shape.values()))) for outcome in outcomes)
 
 
 def _gone_text(family: Family, runs: Sequence[ShapeRun]) -> str | None:
