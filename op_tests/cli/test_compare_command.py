@@ -10,7 +10,7 @@ import pytest
 from aiter_tuning.devices.discovery import discover
 from aiter_tuning.tables.evidence import EvidenceIndex, evidence_path, read_evidence
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
-from op_tests.cli.conftest import ROOT
+from op_tests.cli.conftest import ROOT, write_shapes
 from op_tests.families_for_tests.compared import Compared
 
 COMPARED = ROOT / "op_tests" / "families_for_tests" / "compared.py"
@@ -50,15 +50,29 @@ def seed(table):
     return put
 
 
+WORDS = ("tune", f"{COMPARED}:Compared", "-i", "shapes.csv", "-o", "out.csv", "--compare", *FAST)
+
+
 @pytest.fixture
 def compare(command, tmp_path):
-    def start(*flags, sizes=(8,), family="Compared", **options):
-        (tmp_path / "shapes.csv").write_text("N\n" + "".join(f"{size}\n" for size in sizes))
-        return command(
-            "tune", f"{COMPARED}:{family}", "-i", "shapes.csv", "-o", "out.csv", "--compare", *FAST, *flags, **options
-        )
+    """A comparison as a process."""
+
+    def start(*flags, sizes=(8,)):
+        write_shapes(tmp_path, sizes)
+        return command(*WORDS, *flags)
 
     return start
+
+
+@pytest.fixture
+def compare_here(run_here, tmp_path):
+    """The same in this process, on an open lane."""
+
+    def run(*flags, sizes=(8,)):
+        write_shapes(tmp_path, sizes)
+        return run_here(*WORDS, *flags)
+
+    return run
 
 
 def kernels_in(table):
@@ -96,14 +110,13 @@ def compared_blocks(checkpoint):
     return checkpoint.read_text().count(",compared:") if checkpoint.exists() else 0
 
 
-def test_a_comparison_is_told_on_the_terminal_and_in_a_file_and_applied_when_asked(compare, seed, table, tmp_path):
+def test_a_comparison_is_told_on_the_terminal_and_in_a_file_and_applied_when_asked(compare_here, seed, table, tmp_path):
     seed((8, 16, 32, 64))
     before = table.read_bytes()
 
-    process = compare(sizes=(8, 16, 32, 64))
-    out, err = process.communicate()
+    code, out, err = compare_here(sizes=(8, 16, 32, 64))
 
-    assert process.returncode == 0, err
+    assert code == 0, err
     (report,) = tmp_path.glob("out.compare.*.txt")
     for text in (out, report.read_text()):
         assert "Tune performance comparison: compared on" in text
@@ -117,10 +130,9 @@ def test_a_comparison_is_told_on_the_terminal_and_in_a_file_and_applied_when_ask
     assert "1 row names a kernel that compared does not know" in err
     assert table.read_bytes() == before
 
-    process = compare("--update_improved", "--json", sizes=(8, 16, 32, 64))
-    out, err = process.communicate()
+    code, out, err = compare_here("--update_improved", "--json", sizes=(8, 16, 32, 64))
 
-    assert process.returncode == 0, err
+    assert code == 0, err
     told = json.loads(out)
     assert [shape["verdict"] for shape in told["shapes"]] == [VERDICTS[name] for name in SEEDS]
     assert [shape["decided_earlier"] for shape in told["shapes"]] == [True, False, False, False]
@@ -131,15 +143,17 @@ def test_a_comparison_is_told_on_the_terminal_and_in_a_file_and_applied_when_ask
     assert not list(tmp_path.glob("*.candidate.csv")) and not list(tmp_path.glob("*.checkpoint*.csv"))
 
 
-def test_a_comparison_that_may_write_and_has_nothing_to_write_says_so(compare, seed):
+def test_a_comparison_that_may_write_and_has_nothing_to_write_says_so(compare_here, seed):
     seed((8,))
-    assert "0 rows were written, 1 shape as before" in compare("--update_improved").communicate()[0]
+    assert "0 rows were written, 1 shape as before" in compare_here("--update_improved").out
 
 
-def test_a_run_killed_in_a_comparison_goes_on_after_its_last_block(compare, seed, table, tmp_path, descendants):
+def test_a_run_killed_in_a_comparison_goes_on_after_its_last_block(
+    compare, compare_here, seed, table, tmp_path, descendants
+):
     seed((8, 16, 32, 64))
     checkpoint = tmp_path / "out.compare.checkpoint.csv"
-    flags = ("--update_improved", "--rounds", "25")
+    flags = ("--update_improved", "--rounds", "15")
     process = compare(*flags, sizes=(16,))
     deadline = time.monotonic() + 60
     while compared_blocks(checkpoint) < 10:
@@ -148,12 +162,11 @@ def test_a_run_killed_in_a_comparison_goes_on_after_its_last_block(compare, seed
     end(process, descendants)
     whole = compared_blocks(checkpoint) // 2
 
-    process = compare(*flags, sizes=(16,))
-    _, err = process.communicate()
+    code, _, err = compare_here(*flags, sizes=(16,))
 
-    assert process.returncode == 0, err
+    assert code == 0, err
     (profile,) = tmp_path.glob("out.profile.*.csv")
-    assert compared_blocks(profile) // 2 == 25 and whole >= 5, "no block was measured twice"
+    assert compared_blocks(profile) // 2 == 15 and whole >= 5, "no block was measured twice"
     assert first_verdicts(table) == {16: "promoted"} and kernels_in(table)[16] == "quick"
 
 
@@ -188,8 +201,8 @@ def test_killed_at_twenty_random_moments_a_comparison_decides_as_an_undisturbed_
     assert len(table.read_text().splitlines()) == 1 + len(sizes), "no duplicate survives"
 
 
-def test_what_cannot_be_compared_is_one_line_and_exit_code_2(compare, command, tmp_path):
-    (tmp_path / "shapes.csv").write_text("N\n8\n")
+def test_what_cannot_be_compared_is_one_line_and_exit_code_2(run_here, tmp_path):
+    write_shapes(tmp_path, (8,))
     tiny = ROOT / "op_tests" / "families_for_tests" / "tiny.py"
     for words, says in (
         (("tune", f"{COMPARED}:Compared", "--update_improved"), "add --compare"),
@@ -198,21 +211,19 @@ def test_what_cannot_be_compared_is_one_line_and_exit_code_2(compare, command, t
         (("tune", f"{COMPARED}:Compared", "--run_config", "gone.csv"), "gone.csv"),
         (("tune", f"{COMPARED}:Compared", "--run_config", "--compare", "--dry_run"), "--compare and --dry_run"),
     ):
-        process = command(*words, "-i", "shapes.csv", "-o", "out.csv")
-        _, err = process.communicate()
-        assert process.returncode == 2, err
+        code, _, err = run_here(*words, "-i", "shapes.csv", "-o", "out.csv")
+        assert code == 2, err
         assert says in err and len(err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["shapes.csv"]
 
 
-def test_run_config_of_a_table_tells_what_each_row_does_and_writes_nothing(command, seed, table, tmp_path):
+def test_run_config_of_a_table_tells_what_each_row_does_and_writes_nothing(run_here, seed, table, tmp_path):
     seed((8, 16, 32, 64))
     files = sorted(tmp_path.iterdir())
 
-    process = command("tune", f"{COMPARED}:Compared", "--run_config", "out.csv", "--json")
-    out, err = process.communicate()
+    code, out, err = run_here("tune", f"{COMPARED}:Compared", "--run_config", "out.csv", "--json")
 
-    assert process.returncode == 1, err
+    assert code == 1, err
     told = {shape["shape"]["N"]: shape for shape in json.loads(out)["shapes"]}
     assert {n: shape["status"] for n, shape in told.items()} == {8: "ok", 16: "ok", 32: "mismatch", 64: "error"}
     assert told[8]["e2e_us"] == pytest.approx(1500, rel=0.3) and told[16]["e2e_us"] > told[8]["e2e_us"]
@@ -220,11 +231,10 @@ def test_run_config_of_a_table_tells_what_each_row_does_and_writes_nothing(comma
     assert sorted(tmp_path.iterdir()) == files
 
 
-def test_run_config_without_a_table_times_what_serves_the_shapes(command, tmp_path):
-    (tmp_path / "shapes.csv").write_text("N\n8\n16\n")
+def test_run_config_without_a_table_times_what_serves_the_shapes(run_here, tmp_path):
+    write_shapes(tmp_path, (8, 16))
 
-    process = command("tune", f"{COMPARED}:Compared", "-i", "shapes.csv", "--run_config")
-    out, err = process.communicate()
+    code, out, err = run_here("tune", f"{COMPARED}:Compared", "-i", "shapes.csv", "--run_config")
 
-    assert process.returncode == 0, err
+    assert code == 0, err
     assert "2 shapes: 2 ok" in out and out.count("(default)") == 2 and "E2E us" in out
