@@ -33,9 +33,11 @@ FINALS = "finals"
 """The phase of a contest: whose turn it is (``started``, ``stopped``) and what became of each entrant."""
 DECISION = "decision"
 """The phase of a shape's decision: its winner, once nothing is left to measure."""
+CONFIRMATION = "confirmation"
+"""The phase of a contest in another process between what runs today and the candidate that is to replace it."""
 COMPARISON = "comparison"
 """The same of a contest between what serving runs today and what a new row would have it run."""
-_BLOCK_PHASES = {FINALS: "finalist:", COMPARISON: "compared:"}
+_BLOCK_PHASES = {FINALS: "finalist:", CONFIRMATION: "confirmed:", COMPARISON: "compared:"}
 RESULT_COLUMNS = ("candidate", "phase", "attempt", "status", "us", "censored", "err_ratio", "samples", "timer")
 RECORD_COLUMNS = ("flags", "device_uuid", "detail", "fingerprint", "time")
 _AFTER_KEY = (*RESULT_COLUMNS, *RECORD_COLUMNS)

@@ -69,6 +69,8 @@ class Evidence:
     """``run``, ``winner`` and ``candidates``."""
     served: Mapping[str, Any] = field(default_factory=dict)
     """``before`` and ``after``: the public operator under the old and the new row; empty: that was not compared."""
+    confirmed: Mapping[str, Any] = field(default_factory=dict)
+    """``before`` and ``after``: incumbent and winner timed again in another process; empty: nobody was promoted."""
     command: str = ""
     began: str = ""
     """When the shape's first candidate started, ISO 8601."""
@@ -139,6 +141,7 @@ def _record(found: Mapping[str, Any]) -> Evidence:
         versions=_mapping_of_texts(found, "versions"),
         fingerprints=_mapping_of_texts(found, "fingerprints"),
         served=_mapping(found, "served") if "served" in found else {},
+        confirmed=_mapping(found, "confirmed") if "confirmed" in found else {},
         command=_text(found, "command"),
         began=_moment(found, "began"),
         ended=_moment(found, "ended"),

@@ -45,6 +45,7 @@ ARG_DEFAULTS: dict[str, Any] = {
     "compare": False,
     "update_improved": False,
     "probe": None,
+    "confirm": True,
     "run_config": False,
     "warmup": DEFAULT_MEASUREMENT.warmup,
     "iters": DEFAULT_MEASUREMENT.iters,
@@ -97,6 +98,8 @@ class TuneArguments:
     """What came out better of a comparison is written."""
     probe: bool
     """Rows are served once by a fresh process before they are published; wherever it is known what serving calls."""
+    confirm: bool
+    """What is promoted is timed again in another process."""
     warmup: int
     iters: int
     timeout: float

@@ -5,7 +5,8 @@
     finals ─▶ decision ─▶ staged table: the new row alone ─┐
     -o as it was when the run began ─ a copy of it ────────┴▶ Group of two ServeShape with a Contest ─▶ served_choice
 
-Where no row is to change, what serving runs today is timed and checked alone. The contest is put on record like the
+Both are timed in a fresh worker. Where no row is to change, what serving runs today is timed and checked alone, in
+whichever worker is there. The contest is put on record like the
 finals, so that a run that was killed goes on after its last block.
 """
 
@@ -32,7 +33,8 @@ from aiter_tuning.tuner.finals import Finals, FinalsSettings, contest_on_record,
 from aiter_tuning.tuner.finals_rule import FinalsRule
 from aiter_tuning.tuner.fingerprint import DIGEST_LENGTH, source_digest
 from aiter_tuning.tuner.plan import ShapePlan
-from aiter_tuning.tuner.served_choice import BEFORE, after_name
+from aiter_tuning.tuner.review import NewRow
+from aiter_tuning.tuner.served_choice import BEFORE, after_name, judge_served, served_of
 from aiter_tuning.tuner.serving_tasks import ServeShape
 from aiter_tuning.tuner.tasks import FamilyTasks
 
@@ -84,8 +86,8 @@ def begin_proposal(tuned: Path, candidate: Path) -> Path:
     return candidate
 
 
-class ComparisonPlanner:
-    """Makes the comparisons of shapes.
+class Comparison:
+    """Compares what serving makes of decisions; a :class:`~aiter_tuning.tuner.review.Review`.
 
     Args:
         family: the operator; it has a public one, ``serve``.
@@ -95,6 +97,8 @@ class ComparisonPlanner:
         tables: where the two sides look.
         retry: failures of earlier runs that do not count.
     """
+
+    unfinished = "what it serves is not compared yet"
 
     def __init__(
         self,
@@ -108,7 +112,7 @@ class ComparisonPlanner:
         self._tasks = tasks
         self._checkpoint = checkpoint
         self._settings = settings
-        self.tables = tables
+        self._tables = tables
         self._retry = retry
         self._source = source_digest(family, ("serve",))
 
@@ -143,30 +147,37 @@ class ComparisonPlanner:
             after_name(winner): self._digest([winner, fingerprints[winner]]),
         }
 
+    def is_fresh(self, contest: Finals) -> bool:
+        """Whether a row is to change."""
+        return len(contest.names) > 1
+
     def group(
-        self, plan: ShapePlan, decision: Decision, comparison: Finals, fingerprints: Mapping[str, str], staged: str
+        self, plan: ShapePlan, decision: Decision, contest: Finals, fingerprints: Mapping[str, str], new_row: NewRow
     ) -> Group:
         """What a lane carries out.
 
-        Args:
-            plan: the shape.
-            decision: of its finals.
-            comparison: what is to be done.
-            fingerprints: of its candidates.
-            staged: the table with the new row; empty if there is none.
+        Raises:
+            OSError: the new row could not be staged.
         """
-        running = comparison.names[: comparison.running]
+        running = contest.names[: contest.running]
         winner = decision.choice.winner or ""
+        staged = self._tables.stage(*new_row()) if after_name(winner) in running else ""
 
         def serve(name: str) -> ServeShape:
-            tables, kernel = (self.tables.today, "") if name == BEFORE else ((staged,), winner)
+            tables, kernel = (self._tables.today, "") if name == BEFORE else ((staged,), winner)
             return ServeShape(self._tasks.reference, dict(plan.shape), tables, kernel, plan.work)
 
         prints = self.fingerprints(plan, decision, fingerprints)
-        logbook = self._checkpoint.logbook(plan.shape, running, prints, comparison.attempts, phase=COMPARISON)
+        logbook = self._checkpoint.logbook(plan.shape, running, prints, contest.attempts, phase=COMPARISON)
         ways = [((name,), serve(name)) for name in running]
         group = self._tasks.group_of(plan.shape, plan.label, plan.work, ways, logbook)
-        return replace(group, contest=comparison.contest)
+        return replace(group, contest=contest.contest, fresh=self.is_fresh(contest))
+
+    def judge(self, plan: ShapePlan, decision: Decision, contest: Finals) -> Decision:
+        """The decision now that it is known what serving makes of it."""
+        settings, winner = self._settings, decision.choice.winner or ""
+        served = served_of(contest, plan.today, winner, settings.policy)
+        return judge_served(decision, plan, served, err_ratio=settings.err_ratio, policy=settings.policy)
 
     def _rule(self, names: Sequence[str], running_us: Sequence[float]) -> FinalsRule:
         rounds = self._settings.rounds

@@ -36,6 +36,8 @@ class Decision:
     """Nothing was left to measure."""
     served: Served | None = None
     """What serving runs before and after, where that was compared."""
+    confirmed: Served | None = None
+    """The incumbent and the challenger in another process, where somebody was promoted."""
 
     @property
     def publishable(self) -> bool:

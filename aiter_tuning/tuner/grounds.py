@@ -75,6 +75,7 @@ class Grounds:
         began: str,
         since: float,
         served: Served | None = None,
+        confirmed: Served | None = None,
     ) -> Evidence:
         """The record of one decision.
 
@@ -90,6 +91,7 @@ class Grounds:
             began: when the shape's first candidate started.
             since: the same on the monotonic clock.
             served: what serving ran before and after.
+            confirmed: the incumbent and the challenger in another process.
         """
 
         def timed(name: str | None) -> Timed | None:
@@ -132,7 +134,8 @@ class Grounds:
                 "winner": fingerprints.get(choice.winner or "", ""),
                 "candidates": _digest(fingerprints),
             },
-            served={} if served is None else _served(served),
+            served=_sides(served),
+            confirmed=_sides(confirmed),
             command=command_line(),
             began=began,
             ended=now(),
@@ -147,13 +150,13 @@ def _samples(name: str, finalists: Sequence[str], blocks: Sequence[Block]) -> tu
     return tuple(None if us is None else round(us, 4) for us in samples)
 
 
-def _served(served: Served) -> dict[str, Any]:
+def _sides(sides: Served | None) -> dict[str, Any]:
     def side(one: Side | None) -> dict[str, Any] | None:
         if one is None:
             return None
         return {"name": one.kernel, "us": one.us, "samples_us": list(one.samples_us), "failure": one.failure}
 
-    return {"before": side(served.before), "after": side(served.after)}
+    return {} if sides is None else {"before": side(sides.before), "after": side(sides.after)}
 
 
 def _flags(name: str | None, measurements: Mapping[str, Measurement]) -> Iterable[str]:

@@ -5,8 +5,8 @@
     (worker)     ─▶ checkpoint "started", "finished", blocks of finals, by the shape's logbook
     measured     ─▶ checkpoint "finished", if the worker could not: it is dead, or was killed
     stopped      ─▶ checkpoint "stopped"   (a person ended the run: no suspicion)
-    follow_up    ─▶ the finals of the shape that was screened, then with --compare what serving makes of the decision,
-                     next on the same lane
+    follow_up    ─▶ the finals of the shape that was screened, next on the same lane; then the review of a decision
+                     that changes a row, together with others' in a fresh worker
     group_ended  ─▶ decide ─▶ publisher (evidence, then the row), profile; checkpoint synced
     tick         ─▶ publisher, if rows have waited long enough
 """
@@ -26,10 +26,10 @@ from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import LaneView, Watcher
 from aiter_tuning.status import Status
 from aiter_tuning.tables.checkpoint import Checkpoint
-from aiter_tuning.tables.checkpoint_row import COMPARISON, DECISION, FINALS, SCREEN
+from aiter_tuning.tables.checkpoint_row import DECISION, FINALS, SCREEN
 from aiter_tuning.tables.evidence import Evidence
+from aiter_tuning.tables.tuned import TunedRow
 from aiter_tuning.task import Group
-from aiter_tuning.tuner.comparison import ComparisonPlanner
 from aiter_tuning.tuner.deciding import Decision, decide, outcome_of
 from aiter_tuning.tuner.finals import Finals, FinalsPlanner
 from aiter_tuning.tuner.grounds import Grounds, now
@@ -39,7 +39,7 @@ from aiter_tuning.tuner.poison_list import PoisonList
 from aiter_tuning.tuner.profile_file import ProfileFile
 from aiter_tuning.tuner.publishing import Publisher, WriteFailedError, tuned_row
 from aiter_tuning.tuner.reporter import Reporter
-from aiter_tuning.tuner.served_choice import after_name, judge_served, served_of
+from aiter_tuning.tuner.review import Review, Waiting
 from aiter_tuning.tuner.shape_run import ShapeRun
 
 MOST_CAUSES = 1000
@@ -63,11 +63,11 @@ class Recorder(Watcher):
         grounds: Grounds,
         publish_incomplete: bool,
         poison: PoisonList | None = None,
-        comparer: ComparisonPlanner | None = None,
+        review: Review | None = None,
         update: bool = True,
     ) -> None:
-        """Args: where all of it goes; ``comparer``: with it no row is written that serving was not seen to run;
-        ``update``: whether the tuned table is written, or another one in its place."""
+        """Args: where all of it goes; ``review``: looks at decisions again before they are final; ``update``: whether
+        the tuned table is written, or another one in its place."""
         self._runs = runs
         self._groups: dict[int, _Place] = {}
         self._planner = planner
@@ -78,9 +78,10 @@ class Recorder(Watcher):
         self._grounds = grounds
         self._publish_incomplete = publish_incomplete
         self._poison = poison
-        self._comparer = comparer
+        self._review = review
         self._update = update
-        self._phases: dict[int, str] = {}
+        self._waiting: Waiting[_Place] = Waiting()
+        self._contests: dict[int, Finals] = {}
         """What is next of runs that were screened earlier."""
         self._followed: set[int] = set()
         """Groups whose shape goes on in another one."""
@@ -89,7 +90,7 @@ class Recorder(Watcher):
 
     def watch(self, numbers: Sequence[int]) -> None:
         """Which run each of the pool's groups is; those without anything left to screen are finals."""
-        self._groups = {group: _Place(number, self._phases.get(number, SCREEN)) for group, number in enumerate(numbers)}
+        self._groups = {group: self._place(number, self._contests.get(number)) for group, number in enumerate(numbers)}
         for place in self._groups.values():
             self._contest_begins(place)
 
@@ -127,16 +128,23 @@ class Recorder(Watcher):
         self._record(self._checkpoint.sync_if_due)
         self._reporter.block_done(place.run, block.number, len(block.order))
 
-    def follow_up(self, group: int, results: Sequence[Measurement], number: int) -> Group | None:
+    def follow_up(self, group: int, results: Sequence[Measurement], number: int, *, idle: bool) -> Group | None:
         place = self._groups[group]
-        run = self._runs[place.run]
-        contest = self._next(run)
-        if contest is None or contest.phase == place.phase:  # else it was cut short
+        contest = self._next(self._runs[place.run])
+        follows = None
+        if contest is not None and contest.phase != place.phase:  # else it was cut short
+            self._followed.add(group)
+            follows = self._place(place.run, contest)
+        if follows is not None and follows.fresh:
+            self._waiting.add(follows)
+            follows = None
+        if follows is None:
+            follows = self._waiting.take(idle=idle, is_fresh=place.fresh)
+        if follows is None:
             return None
-        self._followed.add(group)
-        self._groups[number] = follows = _Place(place.run, contest.phase)
+        self._groups[number] = follows
         self._contest_begins(follows)
-        return self._contest_group(run, contest)
+        return self._contest_group(follows)
 
     def group_ended(self, group: int, results: Sequence[Measurement]) -> None:
         if group not in self._followed:
@@ -166,7 +174,6 @@ class Recorder(Watcher):
 
     def take_up(self) -> dict[int, Callable[[], Group]]:
         """Concludes the shapes that have nothing left to measure; the contests of those that have nothing else left."""
-        contests: dict[int, Callable[[], Group]] = {}
         for number, run in enumerate(self._runs):
             for name, measurement in run.convicted.items():
                 self.put_on_record(run, name, measurement)
@@ -174,11 +181,16 @@ class Recorder(Watcher):
                 continue
             contest = self._next(run)
             if contest is not None:
-                self._phases[number] = contest.phase
-                contests[number] = partial(self._contest_group, run, contest)
+                self._contests[number] = contest
             else:
                 self.conclude(number)
-        return contests
+        places = {number: self._place(number, contest) for number, contest in self._contests.items()}
+        return {number: partial(self._contest_group, place) for number, place in places.items()}
+
+    @property
+    def fresh(self) -> frozenset[int]:
+        """Shapes that :meth:`take_up` found to be waiting for a fresh worker."""
+        return frozenset(number for number, contest in self._contests.items() if self._place(number, contest).fresh)
 
     def _next(self, run: ShapeRun) -> Finals | None:
         """The contest that a shape goes on with; None: its screening is not over, or all of it is."""
@@ -186,8 +198,8 @@ class Recorder(Watcher):
             return None
         if run.finals is not None and not run.finals.is_over:
             return run.finals
-        comparison = self._plan_comparison(run)
-        return comparison if comparison is not None and not comparison.is_over else None
+        review = self._plan_review(run)
+        return review if review is not None and not review.is_over else None
 
     def _plan_finals(self, run: ShapeRun) -> bool:
         """Whether the screening is over, so that it is known who the finalists are."""
@@ -198,30 +210,38 @@ class Recorder(Watcher):
                 self.put_on_record(run, name, measurement, run.finals)
         return run.finals_planned
 
-    def _plan_comparison(self, run: ShapeRun) -> Finals | None:
-        """What serving makes of the decision on a shape whose finals are over, as far as it is on record."""
-        if self._comparer is not None and run.decision is None:
+    def _plan_review(self, run: ShapeRun) -> Finals | None:
+        """The review of the decision on a shape whose finals are over, as far as it is on record."""
+        if self._review is not None and run.decision is None:
             run.decision = decide(run, self._planner.settings)
-            run.comparison = self._comparer.plan(run.plan, run.decision, run.fingerprints)
-            for name, measurement in run.comparison.convicted.items() if run.comparison is not None else ():
-                self.put_on_record(run, name, measurement, run.comparison)
-        return run.comparison
+            run.review = self._review.plan(run.plan, run.decision, run.fingerprints)
+            for name, measurement in run.review.convicted.items() if run.review is not None else ():
+                self.put_on_record(run, name, measurement, run.review)
+        return run.review
 
-    def _contest_group(self, run: ShapeRun, contest: Finals) -> Group:
+    def _contest_group(self, place: _Place) -> Group:
         """What a lane is to carry out."""
-        if contest.phase == FINALS:
+        run, contest = self._runs[place.run], self._contest(place)
+        assert contest is not None
+        if place.phase == FINALS:
             return self._planner.group(run.plan, contest, run.fingerprints)
-        assert self._comparer is not None and run.decision is not None and run.decision.choice.winner is not None
-        staged, winner = "", run.decision.choice.winner
-        if after_name(winner) in contest.names[: contest.running]:
-            row = tuned_row(
-                run.plan, run.plan.candidate(winner), run.decision.measurements[winner], self._grounds.device
-            )
-            try:
-                staged = self._comparer.tables.stage(row, self._evidence(run, run.decision, published=False))
-            except OSError as error:
-                raise WriteFailedError(f"a table could not be staged: {error.strerror or error}") from error
-        return self._comparer.group(run.plan, run.decision, contest, run.fingerprints, staged)
+        assert self._review is not None and run.decision is not None
+        decision = run.decision
+
+        def new_row() -> tuple[TunedRow, Evidence]:
+            return self._row(run.plan, decision), self._evidence(run, decision, published=False)
+
+        try:
+            return self._review.group(run.plan, decision, contest, run.fingerprints, new_row)
+        except OSError as error:
+            raise WriteFailedError(f"a table could not be staged: {error.strerror or error}") from error
+
+    def _place(self, number: int, contest: Finals | None) -> _Place:
+        """What a group is that measures a shape: the contest, or without one its screening."""
+        if contest is None:
+            return _Place(number, SCREEN)
+        fresh = contest.phase != FINALS and self._review is not None and self._review.is_fresh(contest)
+        return _Place(number, contest.phase, fresh)
 
     def _contest_begins(self, place: _Place) -> None:
         contest = self._contest(place)
@@ -277,7 +297,7 @@ class Recorder(Watcher):
         writes = self._may_publish(run, decision)
         if decision.is_complete or writes:
             self._publish(run, decision, writes)
-        if self._profile is not None and not run.missing:
+        if self._profile is not None and decision.is_complete:
             self._profile.append(run.plan, run.results)
         outcome = outcome_of(run, decision, published=writes and self._update, proposed=writes)
         self.outcomes[index] = outcome
@@ -285,36 +305,40 @@ class Recorder(Watcher):
         failures = ((label, n, m) for n, m in decision.measurements.items() if m.status is not Status.ok)
         self.causes = merge_causes(self.causes, gather_causes(failures))[:MOST_CAUSES]
         self._reporter.shape_ended(index, outcome)
-        run.results, run.finals, run.comparison = {}, None, None  # thousands of shapes: what is needed is on record
+        run.results, run.finals, run.review = {}, None, None  # thousands of shapes: what is needed is on record
         return outcome
 
     def _decide(self, run: ShapeRun) -> Decision:
         """From all that is known of a shape."""
-        settings = self._planner.settings
-        decision = decide(run, settings)
-        if self._comparer is None or not decision.is_complete:
+        decision = decide(run, self._planner.settings)
+        if self._review is None or not decision.is_complete:
             return decision
-        comparison, winner = self._plan_comparison(run), decision.choice.winner
-        if comparison is None or winner is None:
+        review = self._plan_review(run)
+        if review is None:
             return decision
-        if not comparison.is_over:
-            reason = f"what it serves is not compared yet, after {len(comparison.blocks)} blocks"
+        if not review.is_over:
+            reason = f"{self._review.unfinished}, after {len(review.blocks)} blocks"
             return replace(decision, verdict=Verdict.incomplete, reason=reason, is_complete=False)
-        served = served_of(comparison, run.plan.today, winner, settings.policy)
-        return judge_served(decision, run.plan, served, err_ratio=settings.err_ratio, policy=settings.policy)
+        return self._review.judge(run.plan, decision, review)
 
     def _publish(self, run: ShapeRun, decision: Decision, writes: bool) -> None:
         plan, winner = run.plan, decision.choice.winner
         evidence = self._evidence(run, decision, published=writes and self._update)
         row = None
-        if writes and winner is not None:
-            row = tuned_row(plan, plan.candidate(winner), decision.measurements[winner], self._grounds.device)
+        if writes:
+            row = self._row(plan, decision)
         else:
             self._publisher.tell(evidence, self._keys_of(plan))
         if winner is not None and decision.is_complete:
             self._put_decision_on_record(run, winner, decision.measurements[winner])
         if row is not None:
             self._publisher.add(row, evidence)
+
+    def _row(self, plan: ShapePlan, decision: Decision) -> TunedRow:
+        """What a decision has to write."""
+        winner = decision.choice.winner
+        assert winner is not None
+        return tuned_row(plan, plan.candidate(winner), decision.measurements[winner], self._grounds.device)
 
     def _keys_of(self, plan: ShapePlan) -> set[tuple[Any, ...]]:
         """The full keys whose rows serve a shape: the device's own, and that of a row which names no model."""
@@ -335,6 +359,7 @@ class Recorder(Watcher):
             began=run.began or now(),
             since=run.since or time.monotonic(),
             served=decision.served,
+            confirmed=decision.confirmed,
         )
 
     def _put_decision_on_record(self, run: ShapeRun, winner: str, measurement: Measurement) -> None:
@@ -345,8 +370,7 @@ class Recorder(Watcher):
         self._record(lambda: self._checkpoint.finished(shape, winner, made, phase=DECISION, fingerprint=fingerprint))
 
     def _may_publish(self, run: ShapeRun, decision: Decision) -> bool:
-        unfinished = self._publish_incomplete and self._comparer is None
-        if not decision.publishable or not (decision.is_complete or unfinished):
+        if not decision.publishable or not (decision.is_complete or self._publish_incomplete):
             return False
         # A published row is only replaced by what was measured beside it, and not touched when it is retained.
         beside = run.plan.published is None or run.plan.incumbent in run.results
@@ -362,7 +386,7 @@ class Recorder(Watcher):
 
     def _contest(self, place: _Place) -> Finals | None:
         run = self._runs[place.run]
-        return {FINALS: run.finals, COMPARISON: run.comparison}.get(place.phase)
+        return next((one for one in (run.finals, run.review) if one is not None and one.phase == place.phase), None)
 
     def _record(self, write: Callable[[], Any]) -> None:
         try:
@@ -378,6 +402,8 @@ class _Place(NamedTuple):
 
     run: int
     phase: str
+    fresh: bool = False
+    """Whether it is for a fresh worker."""
 
 
 def _on_record(run: ShapeRun, contest: Finals | None) -> tuple[str, Mapping[str, str]]:

@@ -91,6 +91,6 @@ def groups_of(tasks: FamilyTasks, runs: Sequence[ShapeRun], recorder: Recorder, 
         return checkpoint.logbook(run.plan.shape, names, run.fingerprints, run.attempts)
 
     plans, todo = [run.plan for run in runs], [run.todo for run in runs]
-    groups = ShapeGroups(tasks, plans, todo, logbook, begun, contests)
+    groups = ShapeGroups(tasks, plans, todo, logbook, begun, contests, first=recorder.fresh)
     recorder.watch(groups.numbers)
     return groups

@@ -14,24 +14,17 @@ none, or one that nobody can launch, must not be slower than what runs today.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import replace
 
-from aiter_tuning.contest import Block
-from aiter_tuning.measure.statistics import median
-from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
-from aiter_tuning.tables.checkpoint_row import DIGITS
 from aiter_tuning.tuner.choice import Choice, Today, conclude
 from aiter_tuning.tuner.deciding import Decision
 from aiter_tuning.tuner.finals import Finals
-from aiter_tuning.tuner.finals_rule import noise_floor
 from aiter_tuning.tuner.outcome import Verdict
-from aiter_tuning.tuner.paired import PairedTable, timed_in
 from aiter_tuning.tuner.plan import ShapePlan
-from aiter_tuning.tuner.served import Served, Side
-from aiter_tuning.tuning_policy import DEFAULT_PROMOTION, PROMOTE, GateDecision, PromotionPolicy, gate_against_incumbent
+from aiter_tuning.tuner.served import Served
+from aiter_tuning.tuner.sides import sides_of
+from aiter_tuning.tuning_policy import DEFAULT_PROMOTION, PROMOTE, GateDecision, PromotionPolicy
 
 BEFORE = "serving today"
 """What the side before is called among a contest's entrants."""
@@ -51,35 +44,8 @@ def served_of(comparison: Finals, today: Today, winner: str, policy: PromotionPo
         winner: the kernel of the new row.
         policy: the bar.
     """
-    blocks = tuple(comparison.blocks)
-    before = _side(comparison, BEFORE, today.incumbent, blocks)
-    if len(comparison.names) < 2:
-        return Served(before, blocks=len(blocks))
-    name = after_name(winner)
-    after = _side(comparison, name, winner, blocks)
-    gate = None
-    if before.us is not None and after.us is not None:
-        first, second = comparison.names.index(BEFORE), comparison.names.index(name)
-        gate = _gate(before.us, blocks, first, second, policy)
-    return Served(before, after, gate, len(blocks))
-
-
-def _gate(before_us: float, blocks: Sequence[Block], before: int, after: int, policy: PromotionPolicy) -> GateDecision:
-    table = PairedTable(blocks, (before, after))
-    after_us = before_us * math.exp(table.difference(after, before).log)
-    return gate_against_incumbent(before_us, after_us, policy, noise_floor(table, after, before))
-
-
-def _side(comparison: Finals, name: str, kernel: str, blocks: Sequence[Block]) -> Side:
-    index = comparison.names.index(name)
-    samples = tuple(timed_in(block).get(index) for block in blocks)
-    measurement = comparison.results.get(name)
-    timed = [us for us in samples if us is not None]
-    if measurement is None or measurement.status is Status.not_run:
-        measurement = Measurement.failed(Status.not_run, "it was not served")
-    elif measurement.status is Status.ok and timed:  # the record's digits, whoever was killed meanwhile
-        measurement = replace(measurement, us=round(median(timed), DIGITS))
-    return Side(kernel, measurement, tuple(None if us is None else round(us, 4) for us in samples))
+    after = (after_name(winner), winner) if len(comparison.names) > 1 else None
+    return sides_of(comparison, (BEFORE, today.incumbent), after, policy)
 
 
 def judge_served(

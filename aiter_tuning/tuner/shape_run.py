@@ -34,9 +34,9 @@ class ShapeRun:
     finals_planned: bool = False
     """Whether it is known what ``finals`` is: None then means that there is nothing to compare."""
     decision: Decision | None = None
-    """Of the finals, once they are over, where what serving makes of it is to be compared."""
-    comparison: Finals | None = None
-    """What serving runs today beside what it would run by that decision."""
+    """Of the finals, once they are over."""
+    review: Finals | None = None
+    """The contest that looks at it again, if it changes anything."""
     began: str = ""
     """When its first candidate was measured, as evidence has it; empty: none was yet."""
     since: float = 0.0

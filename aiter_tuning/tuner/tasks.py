@@ -138,9 +138,9 @@ def expected_cost(work: Work, candidates: int) -> float:
 class ShapeGroups(Sequence[Group]):
     """The groups of a run in the order in which lanes take them; each is made when a lane takes it and not kept.
 
-    Shapes that an earlier run has begun come first, so that a run which is killed again and again finishes shapes. Then
-    those without a row, those whose row is stale, and the others; among equals the costliest first, so that no long
-    group is left for the end.
+    Those ``first`` are for workers that have not done anything yet. Shapes that an earlier run has begun come next, so
+    that a run which is killed again and again finishes shapes. Then those without a row, those whose row is stale, and
+    the others; among equals the costliest first, so that no long group is left for the end.
     ``numbers[i]`` is the position of group ``i``'s shape in the lists given; shapes without candidates have no group,
     unless they are among the ``contests``: there nothing is left but the finals, which are made in their turn.
     """
@@ -153,6 +153,7 @@ class ShapeGroups(Sequence[Group]):
         logbook: Callable[[int], Logbook | None] = lambda number: None,
         begun: Collection[int] = (),
         contests: Mapping[int, Callable[[], Group]] | None = None,
+        first: Collection[int] = (),
     ) -> None:
         self._logbook = logbook
         self._tasks = tasks
@@ -162,7 +163,12 @@ class ShapeGroups(Sequence[Group]):
         with_work = [number for number, todo in enumerate(candidates) if todo or number in self._contests]
         self.numbers = sorted(
             with_work,
-            key=lambda n: (n not in begun, plans[n].row_state, -expected_cost(plans[n].work, len(candidates[n]))),
+            key=lambda n: (
+                n not in first,
+                n not in begun,
+                plans[n].row_state,
+                -expected_cost(plans[n].work, len(candidates[n])),
+            ),
         )
 
     def __len__(self) -> int:

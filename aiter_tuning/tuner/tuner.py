@@ -30,7 +30,8 @@ from aiter_tuning.pool.watcher import RunEnd, RunOutcome
 from aiter_tuning.tables.checkpoint import RunFingerprint
 from aiter_tuning.task import LogbookError
 from aiter_tuning.tuner.arguments import ARG_DEFAULTS, TuneArguments, check_writable
-from aiter_tuning.tuner.comparison import ComparisonPlanner, StagedTables, begin_proposal
+from aiter_tuning.tuner.comparison import Comparison, StagedTables, begin_proposal
+from aiter_tuning.tuner.confirmation import Confirmation
 from aiter_tuning.tuner.earlier_outcome import compared_earlier
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.family_reference import check_declarations, reference_of
@@ -50,6 +51,7 @@ from aiter_tuning.tuner.recording import Recorder
 from aiter_tuning.tuner.remaining_shapes import groups_of, shape_runs
 from aiter_tuning.tuner.reporter import PlannedShape, Reporter, RunOverview, Silent
 from aiter_tuning.tuner.request import Request, read_request, refusals_placed
+from aiter_tuning.tuner.review import Review
 from aiter_tuning.tuner.shape_run import ShapeRun
 from aiter_tuning.tuner.tasks import FamilyTasks, ShapeGroups
 from aiter_tuning.tuning_policy import SAMPLE_SEED, PromotionPolicy
@@ -212,10 +214,12 @@ class TunerCommon:
                 prover=prover,
             )
             settings = _finals_settings(arguments)
-            comparer = None
+            review: Review | None = None
             if arguments.compare:
                 tables = stack.enter_context(StagedTables(arguments.tune_files, self.family))
-                comparer = ComparisonPlanner(self.family, tasks, checkpoint, settings, tables, arguments.retry)
+                review = Comparison(self.family, tasks, checkpoint, settings, tables, arguments.retry)
+            elif arguments.confirm:
+                review = Confirmation(tasks, checkpoint, settings, arguments.retry)
             fingerprint = self._fingerprint(work)
             recorder = Recorder(
                 runs,
@@ -225,9 +229,9 @@ class TunerCommon:
                 profile=profile,
                 reporter=reporter,
                 grounds=Grounds(self.family.name, device, fingerprint, pool.monitor.record),
-                publish_incomplete=arguments.budget is not None,
+                publish_incomplete=arguments.budget is not None and not arguments.compare,
                 poison=poison,
-                comparer=comparer,
+                review=review,
                 update=proposal is None,
             )
 

@@ -22,20 +22,29 @@ class ScriptedPool:
 
     ``script(shape, name)`` returns a latency, a Status, a Measurement, or one of the words ``stop``, ``clock`` (the
     group's clock runs out) and ``die`` (the run dies there and then). ``finals_script(shape, name, block)`` does so for
-    turns in finals, which have the latencies of the screening without it.
+    turns in finals, which have the latencies of the screening without it, ``again_script`` for turns in a fresh worker,
+    which have those of the finals without it.
     """
 
-    def __init__(self, script, finals_script=None):
+    def __init__(self, script, finals_script=None, again_script=None):
         self.devices = (Device("fake:Kind", "gpu0", "GPU-0", gfx="sm90", cu_num=132, gpu_model="H200"),)
         self.lanes = []
         self.script = script
         self.finals_script = finals_script or (lambda shape, name, block: script(shape, name))
+        self.again_script = again_script or self.finals_script
         self.calls = []
         self.contests = []
-        """Size, finalists and the number of blocks on record of each contest."""
+        """Size, entrants and the number of blocks on record of each contest."""
+        self.fresh = []
+        """Those of them that asked for a fresh worker."""
         self.monitor = Monitor(())
         self.stop_requested = False
         self.seen = {}
+
+    @property
+    def finals(self):
+        """Contests that did not."""
+        return [contest for contest in self.contests if contest not in self.fresh]
 
     def request_stop(self):
         self.stop_requested = True
@@ -43,14 +52,14 @@ class ScriptedPool:
     def run(self, groups, plan, clocks, *, on_fault, watcher, budget_s, quiet_start, precompile):
         self.seen = {"plan": plan, "clocks": clocks, "on_fault": on_fault, "budget_s": budget_s}
         next_number = len(groups)
-        for number in range(len(groups)):
-            group = groups[number]
+        for first in range(len(groups)):
+            group, number, idle = groups[first], first, first == len(groups) - 1
             while group is not None:
                 end, results = self._group(number, group, watcher)
                 if end is not None:
                     watcher.group_ended(number, results)
                     return end
-                follow_up = watcher.follow_up(number, results, next_number)
+                follow_up = watcher.follow_up(number, results, next_number, idle=idle)
                 watcher.group_ended(number, results)
                 watcher.tick([])
                 group, number = follow_up, next_number
@@ -92,6 +101,9 @@ class ScriptedPool:
         contest, blocks, entered = group.contest, list(group.contest.blocks), list(range(len(group.tasks)))
         shape, names = group.tasks[0].gen_args[0], [task.info[-1] for task in group.tasks]
         self.contests.append((shape["N"], tuple(names), len(blocks)))
+        if group.fresh:
+            self.fresh.append(self.contests[-1])
+        script = self.again_script if group.fresh else self.finals_script
         results = {}
 
         def end(index, measurement):
@@ -105,7 +117,7 @@ class ScriptedPool:
             timed = []
             for index in order:
                 group.logbook.turn(None, (index, 1))
-                answer = self.finals_script(shape, names[index], block_number)
+                answer = script(shape, names[index], block_number)
                 if answer == "die":
                     raise SystemExit("the run dies")
                 if answer in ("stop", "budget"):
@@ -142,8 +154,8 @@ def as_measurement(answer):
 def scripted():
     """Makes a pool whose candidates have the latencies given by name, or what a function says."""
 
-    def make(script, finals_script=None):
-        return ScriptedPool(script if callable(script) else lambda shape, name: script[name], finals_script)
+    def make(script, *contests):
+        return ScriptedPool(script if callable(script) else lambda shape, name: script[name], *contests)
 
     return make
 

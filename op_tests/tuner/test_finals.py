@@ -78,7 +78,7 @@ def test_the_finals_decide_and_not_the_screening(tune, out, family):
 
     assert kernels(out, family) == {8: "other"}
     assert [shape.verdict for shape in summary.shapes] == [Verdict.promoted]
-    assert pool.contests == [(8, ("steady", "quick", "other", "slow"), 0)]
+    assert pool.finals == [(8, ("steady", "quick", "other", "slow"), 0)]
     assert summary.shapes[0].blocks >= 3
     assert summary.shapes[0].us == pytest.approx(90, rel=0.01)
 
@@ -86,7 +86,7 @@ def test_the_finals_decide_and_not_the_screening(tune, out, family):
 def test_few_finalists_are_the_best_and_what_runs_today(tune):
     _, pool = tune(finalists=2)
 
-    assert pool.contests == [(8, ("steady", "quick", "other"), 0)]
+    assert pool.finals == [(8, ("steady", "quick", "other"), 0)]
 
 
 @pytest.mark.parametrize("finalists", [0, 1])
@@ -163,7 +163,7 @@ def test_finals_that_were_interrupted_go_on_after_their_last_block(tune, out, fa
     summary, pool = tune()
 
     assert pool.calls == []
-    assert pool.contests == [(8, ("steady", "quick", "other", "slow"), 2)]
+    assert pool.finals == [(8, ("steady", "quick", "other", "slow"), 2)]
     assert kernels(out, family) == {8: "quick"}
     assert len(records(out)[0].winner.samples_us) == summary.shapes[0].blocks >= 3
 
@@ -207,7 +207,7 @@ def test_a_used_up_budget_publishes_the_best_so_far_and_a_later_run_goes_on(tune
     assert (record.published, record.complete) == (True, False)
 
     summary, pool = tune(rounds=20)
-    assert pool.contests == [(8, ("steady", "quick", "other", "slow"), 4)]
+    assert pool.finals == [(8, ("steady", "quick", "other", "slow"), 4)]
     assert summary.exit_code is ExitCode.done
     assert records(out)[-1].complete
 
@@ -220,10 +220,10 @@ def test_a_decided_shape_is_not_decided_again_when_its_run_goes_on(tune, out, fa
         return "die" if shape["N"] == 8 and name == "slow" else CLOSE[name]
 
     with pytest.raises(SystemExit):
-        tune(CLOSE | {"other": 80.0}, dies_in_the_second, sizes=(8, 16), all=True, batch=1)
+        tune(CLOSE | {"other": 80.0}, dies_in_the_second, sizes=(8, 16), all=True, batch=1, confirm=False)
     assert kernels(out, family)[16] == "other"
 
-    summary, pool = tune(CLOSE | {"other": 80.0}, sizes=(8, 16), all=True)
+    summary, pool = tune(CLOSE | {"other": 80.0}, sizes=(8, 16), all=True, confirm=False)
 
     assert {size for size, _ in pool.calls} == {8}
     assert [shape.label for shape in summary.shapes] == ["N=8 dtype=fp32"]
@@ -259,7 +259,7 @@ def test_who_ran_twice_when_the_run_died_in_its_finals_is_a_crash(tune, out, fam
 
     summary, pool = tune()
 
-    assert pool.contests == [(8, ("steady", "other", "slow"), 0)]
+    assert pool.finals == [(8, ("steady", "other", "slow"), 0)]
     assert kernels(out, family) == {8: "other"}
     assert "the run died 2 times while it was timed in the finals" in summary.causes[0].detail
 
@@ -269,7 +269,7 @@ def test_a_race_takes_the_same_way(tune, out, family):
 
     assert kernels(out, family) == {8: "quick"}
     assert "sole survivor" in records(out)[0].reason
-    assert len(pool.contests) == 1
+    assert len(pool.finals) == 1
 
 
 def test_the_bar_is_what_was_asked_for(tune, out, family):

@@ -178,7 +178,8 @@ def test_all_replaces_a_row_whose_kernel_is_wrong_today(tune, kernels):
 
 
 def test_an_interrupted_run_keeps_what_it_has_and_goes_on_with_the_rest(tune, kernels, out):
-    summary, _ = tune(lambda shape, name: "stop" if (shape["N"], name) == (8, "quick") else FAST[name])
+    stops = lambda shape, name: "stop" if (shape["N"], name) == (8, "quick") else FAST[name]  # noqa: E731
+    summary, _ = tune(stops, confirm=False)
     assert summary.exit_code is ExitCode.interrupted
     assert kernels() == {16: "quick"}, "the costliest shape came first and was whole; the other is not published"
     assert "tuned.checkpoint.csv" in files(out)
@@ -304,7 +305,7 @@ def test_a_budget_publishes_the_best_so_far_and_a_later_run_goes_on(tune, kernel
 
 
 def test_a_changed_candidate_is_measured_again_and_the_others_are_not(tune, tiny, monkeypatch):
-    tune(lambda shape, name: "stop" if shape["N"] == 8 and name == "quick" else FAST[name])
+    tune(lambda shape, name: "stop" if shape["N"] == 8 and name == "quick" else FAST[name], confirm=False)
     changed = [Candidate("steady", {"do": "steady"}), Candidate("quick", {"do": "quick", "tile": 2})]
     monkeypatch.setattr(type(tiny()), "candidates", lambda self, shape, device: changed)
 
