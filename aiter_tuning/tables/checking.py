@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aiter_tuning.keys import Key
+from aiter_tuning.tables.cached_rows import file_stamp
 from aiter_tuning.tables.csv_error import CsvError
 from aiter_tuning.tables.csv_reader import CsvScan
 from aiter_tuning.tables.evidence import evidence_path, read_evidence
 from aiter_tuning.tables.findings import Code, Finding
 from aiter_tuning.tables.merging import EvidenceFiles, Merge, Shadowed, merge_tables
 from aiter_tuning.tables.shapes import ShapeFile, read_shapes
-from aiter_tuning.tables.tuned import file_stamp
 from aiter_tuning.tables.tuned_reader import EntryKind, TunedTable, cut_line, device_cells, read_tuned
 
 _KINDS = {

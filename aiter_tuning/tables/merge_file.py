@@ -19,13 +19,14 @@ from typing import NamedTuple
 
 from aiter_tuning.keys import Key, KeyFieldError
 from aiter_tuning.tables.atomic import atomic_write
+from aiter_tuning.tables.cached_rows import file_stamp
 from aiter_tuning.tables.csv_error import CsvError
 from aiter_tuning.tables.csv_reader import Refused
 from aiter_tuning.tables.evidence import append_evidence, evidence_path, read_evidence
 from aiter_tuning.tables.evidence_record import Evidence
 from aiter_tuning.tables.lock import FileLock
 from aiter_tuning.tables.merging import EvidenceFiles, Merge, Placed, merge_tables
-from aiter_tuning.tables.tuned import file_stamp, written_table
+from aiter_tuning.tables.tuned import written_table
 from aiter_tuning.tables.tuned_reader import Entry, EntryKind, TunedTable, read_tuned
 from aiter_tuning.tables.tuned_row import ALIASES, DEVICE, RESULT, TAG, is_measured, row_rank, spelled
 
@@ -90,7 +91,7 @@ def merge_into(
         return table if gfx is None else _with_gfx(table, gfx)
 
     def read_target() -> list[TunedTable]:
-        """None where it is not there yet, or was only touched; named as a table to read it has to be one."""
+        """Nothing where it is not there yet, or was only touched; one that is named to be read has to be a table."""
         return [read(target)] if file_stamp(target) is not None or len(others) < len(paths) else []
 
     tables = [read(path) for path in others]
@@ -102,22 +103,28 @@ def merge_into(
         tables += read_target()
         merge = merge_tables(tables, evidence)
         merge = replace(merge, kept=tuple(placed for placed in merge.kept if keep(placed)))
-        layout = _layout(tables, key)
-        spellings = {table.path: table.header for table in tables}
-        placed = [*merge.kept, *merge.others]
-        if sort:
-            placed.sort(key=lambda one: row_rank(one.entry.own_key, key))
-        rows = [_cells(one, layout, key, spellings) for one in placed]
-        distinct = list({tuple(cells.get(name, "") for name in layout.header): cells for cells in rows}.values())
-        atomic_write(target, written_table(layout.header, distinct))
+        header, rows = _written(tables, [*merge.kept, *merge.others], key, sort=sort)
+        atomic_write(target, written_table(header, rows))
     return MergedFile(
         target,
         tuple(table.path for table in tables),
         merge,
-        len(distinct),
+        len(rows),
         len(records),
         (*(warning for table in tables for warning in table.warnings), *merge.evidence_warnings),
     )
+
+
+def _written(
+    tables: Sequence[TunedTable], placed: Iterable[Placed], key: Key, *, sort: bool
+) -> tuple[tuple[str, ...], list[Mapping[str, str]]]:
+    """The columns of the merged file, and its rows, each once."""
+    layout = _layout(tables, key)
+    headers = {table.path: table.header for table in tables}
+    ordered = sorted(placed, key=lambda one: row_rank(one.entry.own_key, key)) if sort else placed
+    rows = [_cells(one, layout, key, headers) for one in ordered]
+    distinct = {tuple(cells.get(name, "") for name in layout.header): cells for cells in rows}
+    return layout.header, list(distinct.values())
 
 
 def _with_gfx(table: TunedTable, gfx: str) -> TunedTable:
@@ -163,12 +170,12 @@ def _layout(tables: Iterable[TunedTable], key: Key) -> _Layout:
     return _Layout((*first, *between, *last), own=False)
 
 
-def _cells(placed: Placed, layout: _Layout, key: Key, spellings: Mapping[Path, tuple[str, ...]]) -> Mapping[str, str]:
+def _cells(placed: Placed, layout: _Layout, key: Key, headers: Mapping[Path, tuple[str, ...]]) -> Mapping[str, str]:
     """A row's cells under the file's columns."""
     entry = placed.entry
     if layout.own:
         return entry.cells
-    cells = {name: entry.cells.get(spelled(spellings[placed.path], name), "") for name in layout.header}
+    cells = {name: entry.cells.get(spelled(headers[placed.path], name), "") for name in layout.header}
     try:  # a column that its own file lacks holds the field's default
         cells |= {name: cell for name, cell in key.format(entry.cells).items() if name in cells and not cells[name]}
     except KeyFieldError:  # a variant that this family cannot read stays as it is

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aiter_tuning.keys import Key
+from aiter_tuning.tables.cached_rows import CachedRows
 from aiter_tuning.tables.csv_error import CsvError
 from aiter_tuning.tables.evidence import EvidenceIndex, evidence_path, read_evidence
 from aiter_tuning.tables.evidence_record import Evidence
 from aiter_tuning.tables.preference import Contender, prefer
-from aiter_tuning.tables.tuned import file_stamp
 from aiter_tuning.tables.tuned_reader import Entry, EntryKind, TunedTable, read_tuned
-from aiter_tuning.tables.tuned_row import TunedRow, find_row
+from aiter_tuning.tables.tuned_row import TunedRow
 
 _NO_TABLES = (".checkpoint", ".profile", ".candidate", "untuned")
 """What a pattern leaves out by its name: checkpoints, profiles and proposals, and files of shapes."""
@@ -75,13 +75,17 @@ class Merge:
     def conflicts(self) -> tuple[Shadowed, ...]:
         return tuple(one for one in self.shadowed if one.conflict)
 
-    def served(self) -> dict[tuple[Any, ...], TunedRow]:
-        """What a lookup finds, by full key."""
+    def served_places(self) -> dict[tuple[Any, ...], Placed]:
+        """The rows that a lookup finds, by full key."""
         return {
-            placed.entry.row.full_key: placed.entry.row
+            placed.entry.row.full_key: placed
             for placed in self.kept
             if placed.entry.kind is EntryKind.row and placed.entry.row is not None
         }
+
+    def served(self) -> dict[tuple[Any, ...], TunedRow]:
+        """What a lookup finds, by full key."""
+        return {key: placed.entry.row for key, placed in self.served_places().items() if placed.entry.row is not None}
 
 
 class EvidenceFiles:
@@ -161,8 +165,10 @@ def _decided(same: list[Placed], evidence: EvidenceFiles) -> tuple[Placed, list[
     return winner, left
 
 
-class TunedTables:
+class TunedTables(CachedRows):
     """Several tuned tables, read as one and cached until one of them changes; none of them need exist.
+
+    Its warnings tell of rows in the shadow of others, too.
 
     Args:
         paths: the CSV files; of equal rows that of an earlier file counts.
@@ -170,33 +176,9 @@ class TunedTables:
     """
 
     def __init__(self, paths: Iterable[str | os.PathLike[str]], key: Key) -> None:
-        self.paths = tuple(map(Path, paths))
-        self.key = key
-        self.warnings: list[str] = []
-        """What the last reading found that a person should know, rows in the shadow of others among it."""
-        self._stamps: tuple[tuple[int, ...] | None, ...] | None = None
-        self._index: Mapping[tuple[Any, ...], TunedRow] = {}
+        super().__init__(map(Path, paths), key)
         self._evidence = EvidenceFiles()
         self._places: Mapping[tuple[Any, ...], Placed] = {}
-
-    def rows(self) -> list[TunedRow]:
-        """The row of each key that counts.
-
-        Raises:
-            CsvError: a file is there and cannot be read as a tuned table of this family.
-        """
-        self._refresh()
-        return list(self._index.values())
-
-    def find(self, gfx: str, cu_num: int, gpu_model: str, shape: Mapping[str, object]) -> TunedRow | None:
-        """The row for this shape on this device, or else one that names no model; None if there is neither.
-
-        Raises:
-            CsvError: as for :meth:`rows`.
-            KeyFieldError: a field of the shape is missing or has a value that it cannot have.
-        """
-        self._refresh()
-        return find_row(self._index, gfx, cu_num, gpu_model, self.key.parse(shape))
 
     def evidence_of(self, row: TunedRow) -> Evidence | None:
         """The newest record that explains one of these rows, from beside the file that it is in.
@@ -217,20 +199,11 @@ class TunedTables:
             self.warnings.append(damage[0] + (f" (and {len(damage) - 1} more)" if damage[1:] else ""))
         return record
 
-    def _refresh(self) -> None:
-        stamps = tuple(map(file_stamp, self.paths))
-        if stamps == self._stamps:
-            return
-        there = [path for path, stamp in zip(self.paths, stamps, strict=True) if stamp is not None]
+    def _read_rows(self, there: list[Path]) -> Mapping[tuple[Any, ...], TunedRow]:
         tables = [read_tuned(path, self.key) for path in there]
         self._evidence = EvidenceFiles()
         merge = merge_tables(tables, self._evidence)
-        self._places = {
-            placed.entry.row.full_key: placed
-            for placed in merge.kept
-            if placed.entry.kind is EntryKind.row and placed.entry.row is not None
-        }
-        self._index = merge.served()
+        self._places = merge.served_places()
         self.warnings = [*(notice for table in tables for notice in table.notices()), *map(str, merge.shadowed)]
         self.warnings += merge.evidence_warnings
-        self._stamps = stamps
+        return merge.served()

@@ -22,17 +22,18 @@ from typing import Any
 
 from aiter_tuning.keys import Key
 from aiter_tuning.tables.atomic import atomic_write, remove_leftovers
+from aiter_tuning.tables.cached_rows import CachedRows, file_stamp
 from aiter_tuning.tables.csv_writer import csv_line
 from aiter_tuning.tables.evidence import EvidenceIndex, evidence_path, read_evidence
 from aiter_tuning.tables.lock import FileLock
 from aiter_tuning.tables.preference import Contender, prefer
 from aiter_tuning.tables.tuned_reader import Entry, TunedTable, read_tuned
-from aiter_tuning.tables.tuned_row import TunedRow, checked_row, find_row, row_cells, row_rank, widened
+from aiter_tuning.tables.tuned_row import TunedRow, checked_row, row_cells, row_rank, widened
 
-__all__ = ["TunedCsv", "TunedRow", "file_stamp", "written_table"]
+__all__ = ["TunedCsv", "TunedRow", "written_table"]
 
 
-class TunedCsv:
+class TunedCsv(CachedRows):
     """A tuned table on disk, read with one family's key. The file need not exist.
 
     Args:
@@ -51,47 +52,17 @@ class TunedCsv:
         evidence_of: str | os.PathLike[str] | None = None,
     ) -> None:
         self.path = Path(path)
-        self.key = key
+        super().__init__((self.path,), key)
         self.lock_timeout = lock_timeout
         self._evidence_of = self.path if evidence_of is None else Path(evidence_of)
-        self.warnings: list[str] = []
-        """What the last reading found that a person should know."""
         self.removed: list[Entry] = []
         """Rows that updates took out of the file, since another one of their key counts."""
-        self._stamp: tuple[int, ...] | None = None
-        self._index: dict[tuple[Any, ...], TunedRow] = {}
 
     # Reading
 
-    def rows(self) -> list[TunedRow]:
-        """Every row with a measured latency, the fastest one where a key is there more than once.
-
-        Raises:
-            CsvError: the file is there and cannot be read as a tuned table of this family.
-        """
-        self._refresh()
-        return list(self._index.values())
-
-    def find(self, gfx: str, cu_num: int, gpu_model: str, shape: Mapping[str, object]) -> TunedRow | None:
-        """The row for this shape on this device, or else one that names no model; None if there is neither.
-
-        Raises:
-            CsvError: as for :meth:`rows`.
-            KeyFieldError: a field of the shape is missing or has a value that it cannot have.
-        """
-        self._refresh()
-        return find_row(self._index, gfx, cu_num, gpu_model, self.key.parse(shape))
-
-    def _refresh(self) -> None:
-        stamp = file_stamp(self.path)
-        if stamp == self._stamp and stamp is not None:
-            return
-        self._index, self.warnings = {}, []
-        if stamp is not None:
-            table = self._read()
-            chosen = self._chosen(table.entries)
-            self._index = {key: entry.row for key, entry in chosen.items() if entry.row is not None}
-        self._stamp = stamp
+    def _read_rows(self, there: list[Path]) -> Mapping[tuple[Any, ...], TunedRow]:
+        chosen = self._chosen(self._read().entries) if there else {}
+        return {key: entry.row for key, entry in chosen.items() if entry.row is not None}
 
     def _read(self) -> TunedTable:
         table = read_tuned(self.path, self.key)
@@ -177,21 +148,12 @@ class TunedCsv:
             if not new and not removed:
                 return 0
             header = widened(header, self.key) if new else header
-            gone = {entry.line for entry in removed}
-            merged: list[tuple[dict[str, str], tuple[Any, ...] | None]] = []
-            waiting = dict(new)
-            for entry in entries:
-                row_key = entry.own_key
-                if row_key is not None and row_key in waiting:  # replaced where it stands
-                    merged.append((row_cells(header, waiting.pop(row_key), self.key, entry.cells), row_key))
-                elif entry.line not in gone:
-                    merged.append((entry.cells, row_key))
-            merged += [(row_cells(header, row, self.key, {}), key) for key, row in waiting.items()]
+            merged = _updated(header, entries, new, removed, self.key)
             if sort:
-                merged.sort(key=lambda pair: row_rank(pair[1], self.key))
+                merged.sort(key=lambda row: row_rank(row[1], self.key))
             atomic_write(self.path, written_table(header, [cells for cells, _ in merged]))
         self.removed += removed
-        self._stamp = None
+        self._stamps = None
         return len(new)
 
     def _current(self) -> tuple[tuple[str, ...], tuple[Entry, ...]]:
@@ -218,15 +180,24 @@ def _shadowed(
     return removed
 
 
-def file_stamp(path: Path) -> tuple[int, ...] | None:
-    """What changes whenever a file does; None if there is none, or an empty one (``touch``)."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    if found.st_size == 0:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _updated(
+    header: tuple[str, ...],
+    entries: Iterable[Entry],
+    new: Mapping[tuple[Any, ...], TunedRow],
+    removed: Iterable[Entry],
+    key: Key,
+) -> list[tuple[dict[str, str], tuple[Any, ...] | None]]:
+    """The cells and full keys of all rows: a new one stands where the first of its key stood, else at the end."""
+    gone = {entry.line for entry in removed}
+    waiting = dict(new)
+    rows: list[tuple[dict[str, str], tuple[Any, ...] | None]] = []
+    for entry in entries:
+        row_key = entry.own_key
+        if row_key is not None and row_key in waiting:
+            rows.append((row_cells(header, waiting.pop(row_key), key, entry.cells), row_key))
+        elif entry.line not in gone:
+            rows.append((entry.cells, row_key))
+    return rows + [(row_cells(header, row, key, {}), row_key) for row_key, row in waiting.items()]
 
 
 def written_table(header: tuple[str, ...], rows: Iterable[Mapping[str, str]]) -> str:

@@ -236,10 +236,3 @@ def row_rank(full: tuple[Any, ...] | None, key: Key) -> tuple[Any, ...]:
     gfx, cu_num, gpu_model, *fields = full
     shape = dict(fields)
     return (0, gfx, cu_num, gpu_model, *(shape[name] for name in columns))
-
-
-def find_row(
-    index: Mapping[tuple[Any, ...], TunedRow], gfx: str, cu_num: int, gpu_model: str, shape: Mapping[str, Any]
-) -> TunedRow | None:
-    """The row for a typed shape on this device, or else one that names no model; None if there is neither."""
-    return index.get(full_key(gfx, cu_num, gpu_model, shape)) or index.get(full_key(gfx, cu_num, "", shape))
