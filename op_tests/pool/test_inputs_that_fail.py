@@ -1,4 +1,8 @@
-"""Inputs and references that raise, hang or die: for the first candidate, one in the middle, and all."""
+"""Inputs and references that raise, hang or die: for the first candidate, one in the middle, and all.
+
+Each case costs a worker, or several; what hangs is killed, so that from there on it is one that died. The default run
+has it in the middle only.
+"""
 
 import pytest
 
@@ -22,6 +26,20 @@ BAD_REFERENCES = [
 WHERE = {"first": [0], "middle": [1], "all": [0, 1, 2]}
 
 
+def everywhere(bad):
+    """Each kind of failure at each place."""
+    return [
+        pytest.param(
+            *case,
+            where,
+            id=f"{case[0].__name__}-{place}",
+            marks=pytest.mark.slow if case[1] == "timeout" and place != "middle" else (),
+        )
+        for case in bad
+        for place, where in WHERE.items()
+    ]
+
+
 def measure(tasks, pool, mode, **more):
     results = mp_tuner(
         [*tasks, task(("next", 0), right)],
@@ -37,24 +55,20 @@ def measure(tasks, pool, mode, **more):
     return results[:-1]
 
 
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize(("bad", "status", "detail"), BAD_INPUTS, ids=lambda value: getattr(value, "__name__", None))
-def test_inputs_that_fail_cost_those_who_share_them(two_lanes, where, bad, status, detail):
-    tasks = [task(("s", i), right, gen=bad if i in WHERE[where] else f.make_inputs) for i in range(3)]
+@pytest.mark.parametrize(("bad", "status", "detail", "where"), everywhere(BAD_INPUTS))
+def test_inputs_that_fail_cost_those_who_share_them(two_lanes, bad, status, detail, where):
+    tasks = [task(("s", i), right, gen=bad if i in where else f.make_inputs) for i in range(3)]
     results = measure(tasks, two_lanes, "continue")
-    expected = [status if i in WHERE[where] else "ok" for i in range(3)]
+    expected = [status if i in where else "ok" for i in range(3)]
     assert [result.status for result in results] == expected
     assert all(detail in result.detail and result.us == float("inf") for result in results if result.status != "ok")
 
 
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize(
-    ("bad", "status", "detail"), BAD_REFERENCES, ids=lambda value: getattr(value, "__name__", None)
-)
-def test_references_that_fail_cost_those_who_share_them(two_lanes, where, bad, status, detail):
-    tasks = [task(("s", i), right, ref=bad if i in WHERE[where] else f.reference) for i in range(3)]
+@pytest.mark.parametrize(("bad", "status", "detail", "where"), everywhere(BAD_REFERENCES))
+def test_references_that_fail_cost_those_who_share_them(two_lanes, bad, status, detail, where):
+    tasks = [task(("s", i), right, ref=bad if i in where else f.reference) for i in range(3)]
     results = measure(tasks, two_lanes, "continue")
-    assert [result.status for result in results] == [status if i in WHERE[where] else "ok" for i in range(3)]
+    assert [result.status for result in results] == [status if i in where else "ok" for i in range(3)]
     assert all(detail in result.detail for result in results if result.status != "ok")
 
 

@@ -148,10 +148,10 @@ def test_a_deaf_candidate_is_killed_on_time_and_its_neighbour_measured(one_lane)
 
 
 @pytest.mark.parametrize("timeout", [None, 600])
-def test_a_dead_worker_is_noticed_at_once_whatever_the_clocks(timeout):
+def test_a_dead_worker_is_noticed_at_once_whatever_the_clocks(one_lane, timeout):
     started = time.monotonic()
     tasks = [task((f"shape{i}", 0), func) for i, func in enumerate((right, exits, right))]
-    results = mp_tuner(tasks, [(1, None)] * 3, shape_grouped=True, return_status=True, timeout=timeout)
+    results = mp_tuner(tasks, [(1, None)] * 3, shape_grouped=True, return_status=True, timeout=timeout, pool=one_lane)
     assert [result.status for result in results] == ["ok", "crash", "ok"]
     assert time.monotonic() - started < 30
 
