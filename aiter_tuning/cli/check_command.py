@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aiter_tuning.cli.table_family import families_of, named_tables
+from aiter_tuning.quantities import counted
 from aiter_tuning.tables.checking import Checked, Target, check_tables
 from aiter_tuning.tables.findings import Finding, lines_of
 from aiter_tuning.tables.merge_file import merge_into
@@ -83,12 +84,12 @@ def _target(text: str | None) -> Target | None:
 
 
 def _totals(findings: Sequence[Finding], files: int) -> str:
-    where = "1 file" if files == 1 else f"{files} files"
+    where = counted(files, "file")
     if not findings:
         return f"nothing found in {where}"
     counts = Counter(str(finding.code) for finding in findings)
     kinds = ", ".join(f"{count} {code}" for code, count in counts.most_common())
-    return f"{len(findings)} finding{'s' if len(findings) != 1 else ''} in {where}: {kinds}"
+    return f"{counted(len(findings), 'finding')} in {where}: {kinds}"
 
 
 def _check_fix(paths: Sequence[Path], out: Path) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 from aiter_tuning.cli.table_family import family_of, named_tables
 from aiter_tuning.keys import DEVICE_COLUMNS, Key
+from aiter_tuning.report.table import print_hidden, print_table
 from aiter_tuning.tables.difference import Change, Difference, TableDifference, difference_of
 from aiter_tuning.tables.tuned_reader import TunedTable, read_tuned
 from aiter_tuning.tables.tuned_row import TunedRow
 
 EXIT_DIFFERENT = 1
 _SHOWN = 60
-_PLAIN_WIDTH = 200
+_TITLES = ("change", "shape", "device", "before", "us", "after", "us", "gain %")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
             for shadow in table.conflicts:
                 print(f"note: {shadow}", file=sys.stderr)
         if found.differences:
-            _print_table(found.differences, key, verbose=args.verbose)
+            _print_differences(found.differences, key, verbose=args.verbose)
         print(_totals(found))
     return EXIT_DIFFERENT if found.differences else 0
 
@@ -56,28 +57,29 @@ def _totals(found: TableDifference) -> str:
     return f"{', '.join(told) or 'no difference'}; {found.same} the same"
 
 
-def _print_table(differences: Sequence[Difference], key: Key, *, verbose: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("change", "shape", "device", "before", "us", "after", "us"):
-        table.add_column(name, justify="right" if name == "us" else "left", overflow="fold")
-    table.add_column("gain %", justify="right")
+def _print_differences(differences: Sequence[Difference], key: Key, *, verbose: bool) -> None:
     shown = differences if verbose else differences[:_SHOWN]
-    for one in shown:
-        gfx, cu_num, model = one.device
-        gain = "" if one.gain_pct is None else f"{one.gain_pct:+.1f}"
-        if one.before is not None and one.after is not None and not one.comparable:
-            gain = "other environment"
-        shape = key.label(one.shape) + (f" [{one.tag}]" if one.tag else "")
-        table.add_row(
-            str(one.change), shape, f"{gfx}/{cu_num} {model}".rstrip(), *_cells(one.before), *_cells(one.after), gain
-        )
-    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
-    Console(width=width, highlight=False, markup=False).print(table)
-    if len(shown) < len(differences):
-        print(f"… and {len(differences) - len(shown)} more (-v shows all)")
+    rows = [
+        (str(one.change), _shape(one, key), _device(one), *_cells(one.before), *_cells(one.after), _gain(one))
+        for one in shown
+    ]
+    print_table(_TITLES, rows, sys.stdout, numbers=("us", "gain %"))
+    print_hidden(len(differences) - len(shown), "difference", sys.stdout)
+
+
+def _shape(one: Difference, key: Key) -> str:
+    return key.label(one.shape) + (f" [{one.tag}]" if one.tag else "")
+
+
+def _device(one: Difference) -> str:
+    gfx, cu_num, model = one.device
+    return f"{gfx}/{cu_num} {model}".rstrip()
+
+
+def _gain(one: Difference) -> str:
+    if one.before is not None and one.after is not None and not one.comparable:
+        return "other environment"
+    return "" if one.gain_pct is None else f"{one.gain_pct:+.1f}"
 
 
 def _cells(row: TunedRow | None) -> tuple[str, str]:

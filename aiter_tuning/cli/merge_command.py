@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 from aiter_tuning.cli.table_family import family_of, named_tables
+from aiter_tuning.quantities import counted
+from aiter_tuning.report.table import print_hidden
 from aiter_tuning.tables.merge_file import MergedFile, merge_into
 from aiter_tuning.tables.merging import Shadowed
 from aiter_tuning.tuner.arguments import check_writable
@@ -38,14 +40,12 @@ def _print(merged: MergedFile, *, verbose: bool) -> None:
     shown = conflicts if verbose else conflicts[:_SHOWN]
     for conflict in shown:
         print(f"conflict: {conflict}")
-    if len(conflicts) > len(shown):
-        print(f"… and {len(conflicts) - len(shown)} more conflicts (-v shows all)")
+    print_hidden(len(conflicts) - len(shown), "conflict", sys.stdout)
     if verbose:
         for shadow in merge.shadowed:
             if not shadow.conflict:
                 print(f"shadowed: {shadow}")
-    rows = f"{merged.written} row{'s' if merged.written != 1 else ''}"
-    files = f"{len(merged.sources)} file{'s' if len(merged.sources) != 1 else ''}"
+    rows, files = counted(merged.written, "row"), counted(len(merged.sources), "file")
     left = f"{len(merge.shadowed)} do not count ({len(conflicts)} conflicts), {len(merge.unmeasured)} never measured"
     print(f"{merged.path}: {rows} of {files}; left out: {left}; {merged.records} records of evidence added")
 

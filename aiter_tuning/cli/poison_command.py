@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from aiter_tuning.devices.identity import Identity
+from aiter_tuning.quantities import counted
 from aiter_tuning.tuner.arguments import UsageError
 from aiter_tuning.tuner.poison import Poisoned
 from aiter_tuning.tuner.poison_list import PoisonFile
@@ -60,5 +61,5 @@ def _print(records: Sequence[Poisoned], action: str, path: str) -> None:
         print(f"    {record.status}: {record.detail}")
         on = Identity(str(device.get("gfx")), int(device.get("cu_num") or 0), str(device.get("gpu_model")))
         print(f"    on {on}; {versions}")
-    records_text = "1 record" if len(records) == 1 else f"{len(records)} records"
+    records_text = counted(len(records), "record")
     print(f"{records_text} cleared: {path}" if action == "clear" else f"{records_text}: {path}")

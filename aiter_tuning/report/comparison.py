@@ -6,19 +6,17 @@ import time
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-from aiter_tuning.report.progress import shape_count
-from aiter_tuning.report.run_state import format_us
-from aiter_tuning.report.summary import PLAIN_WIDTH, print_table
+from aiter_tuning.quantities import counted, us_digits
+from aiter_tuning.report.table import PLAIN_WIDTH, print_hidden, print_table
 from aiter_tuning.tables.csv_writer import csv_line
 from aiter_tuning.tuner.outcome import RunSummary, ShapeOutcome
 from aiter_tuning.tuner.served import Side
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 SHOWN = 40
+_TITLES = ("shape", "before us", "after us", "speedup", "action", "verdict", "before", "after")
+_NUMBERS = ("before us", "after us", "speedup")
 
 
 def report_path(tune_file: Path, pid: int) -> Path:
@@ -44,9 +42,8 @@ def print_comparison(
     shown = shapes if verbose else shapes[:SHOWN]
     print(f"Tune performance comparison: {summary.family} on {summary.device}, as serving calls it", file=stream)
     print(f"before: the rows of {summary.tune_file}; after: the row that each decision names", file=stream)
-    print_table(_table(shown), stream, width)
-    if len(shown) < len(shapes):
-        print(f"… and {len(shapes) - len(shown)} more (-v shows all)", file=stream)
+    print_table(_TITLES, list(map(_cells, shown)), stream, numbers=_NUMBERS, whole=("action", "verdict"), width=width)
+    print_hidden(len(shapes) - len(shown), "shape", stream)
     earlier = sum(shape.decided_earlier for shape in shapes)
     if earlier:
         print(f"{earlier} of these decided in an earlier part of this run, as the evidence tells", file=stream)
@@ -54,14 +51,14 @@ def print_comparison(
         shape.published if summary.updates else shape.proposed and not shape.decided_earlier for shape in shapes
     )
     verb = ("was" if written == 1 else "were") if summary.updates else "would be"
-    print(f"{_rows(written)} {verb} written, {shape_count(len(shapes) - written)} as before", file=stream)
+    print(f"{counted(written, 'row')} {verb} written, {counted(len(shapes) - written, 'shape')} as before", file=stream)
     for shape in shown:
         if not shape.proposed or not _is_plain(shape):
             row = f"the row names {shape.winner}; " if shape.proposed else ""
             print(f"  {shape.label}: {row}{shape.reason}", file=stream)
     if summary.already_tuned:
         told = "decided in an earlier part of this run, without evidence of how"
-        print(f"{shape_count(summary.already_tuned)} {told}", file=stream)
+        print(f"{counted(summary.already_tuned, 'shape')} {told}", file=stream)
     if summary.candidate_file:
         print(f"candidate table: {summary.candidate_file}", file=stream)
         print("re-run with --update_improved to apply", file=stream)
@@ -100,24 +97,6 @@ def _failed(shape: ShapeOutcome) -> bool:
     return shape.verdict in ("failed", "not_served")
 
 
-def _table(shapes: Sequence[ShapeOutcome]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("shape", overflow="fold")
-    table.add_column("before us", justify="right", no_wrap=True)
-    table.add_column("after us", justify="right", no_wrap=True)
-    table.add_column("speedup", justify="right", no_wrap=True)
-    table.add_column("action", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("before", overflow="fold")
-    table.add_column("after", overflow="fold")
-    for shape in shapes:
-        table.add_row(*map(Text, _cells(shape)))
-    return table
-
-
 def _cells(shape: ShapeOutcome) -> tuple[str, ...]:
     before = shape.served.before if shape.served is not None else None
     after = shape.served.after if shape.served is not None else None
@@ -134,8 +113,4 @@ def _us(side: Side | None) -> str:
         return ""
     if side.us is None:
         return str(side.measurement.status)
-    return format_us(side.us).removesuffix(" us")
-
-
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"
+    return us_digits(side.us)

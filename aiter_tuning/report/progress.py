@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import LaneView
-from aiter_tuning.report.run_state import RunState, format_s, outcome_text
+from aiter_tuning.quantities import counted, format_s
+from aiter_tuning.report.run_state import RunState, outcome_text
 from aiter_tuning.status import Status
 from aiter_tuning.tuner.outcome import ShapeOutcome
 from aiter_tuning.tuner.reporter import Reporter, RunOverview
@@ -189,17 +190,17 @@ class LiveProgress(PlainProgress):
 def started_text(overview: RunOverview) -> str:
     """What is about to be done, in one line."""
     resumed = sum(shape.resumed for shape in overview.shapes)
-    lanes = f"{overview.lanes} lane{'s' if overview.lanes != 1 else ''}"
+    lanes = counted(overview.lanes, "lane")
     text = f"{overview.family} on {overview.device}, {lanes}: {count_text(overview)}"
     if resumed:
-        text += f"; resuming, {_candidate_count(resumed)} {'is' if resumed == 1 else 'are'} on record"
+        text += f"; resuming, {counted(resumed, 'candidate')} {'is' if resumed == 1 else 'are'} on record"
     return text
 
 
 def count_text(overview: RunOverview) -> str:
     """``10 shapes, 120 candidates, 3 shapes have a row already``."""
     stale = f" ({overview.stale} with a stale row)" if overview.stale else ""
-    text = f"{shape_count(len(overview.shapes))}{stale}, {_candidate_count(overview.candidates)}"
+    text = f"{counted(len(overview.shapes), 'shape')}{stale}, {counted(overview.candidates, 'candidate')}"
     if not overview.already_tuned:
         return text
     return f"{text}, {already_text(overview.already_tuned, overview.already_stale)}"
@@ -207,14 +208,5 @@ def count_text(overview: RunOverview) -> str:
 
 def already_text(shapes: int, stale: int = 0) -> str:
     """``3 shapes have a row already, 2 of them stale``."""
-    text = f"{shape_count(shapes)} {'has' if shapes == 1 else 'have'} a row already"
+    text = f"{counted(shapes, 'shape')} {'has' if shapes == 1 else 'have'} a row already"
     return f"{text}, {stale} of them stale" if stale else text
-
-
-def shape_count(shapes: int) -> str:
-    """``1 shape``, ``3 shapes``."""
-    return "1 shape" if shapes == 1 else f"{shapes} shapes"
-
-
-def _candidate_count(candidates: int) -> str:
-    return "1 candidate" if candidates == 1 else f"{candidates} candidates"

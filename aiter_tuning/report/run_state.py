@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import LaneView
+from aiter_tuning.quantities import format_us
 from aiter_tuning.status import Status
 from aiter_tuning.tuner.outcome import ShapeOutcome
 from aiter_tuning.tuner.reporter import RunOverview
@@ -136,21 +137,6 @@ class RunState:
         self._last_news = self._clock()
         doing = "; ".join(f"{lane.name} {self.lane_text(lane)}" for lane in self.lanes)
         return f"no progress for {silent_s:.0f} s: {doing}"
-
-
-def format_us(us: float) -> str:
-    """A latency with the digits that matter: ``7.31 us``, ``1234 us``."""
-    return f"{us:.4g} us" if us < 1000 else f"{us:.0f} us"
-
-
-def format_s(seconds: float) -> str:
-    """A duration: ``42 s``, ``3 min 20 s``, ``2 h 05 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def outcome_text(outcome: ShapeOutcome) -> str:

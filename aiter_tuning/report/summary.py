@@ -6,27 +6,22 @@ import json
 import math
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from aiter_tuning.families import family_names
-from aiter_tuning.report.progress import already_text, count_text, shape_count
-from aiter_tuning.report.run_state import format_s, format_us
+from aiter_tuning.quantities import counted, format_s, us_digits
+from aiter_tuning.report.progress import already_text, count_text
+from aiter_tuning.report.table import print_hidden, print_table
 from aiter_tuning.tuner.outcome import FailureCause, LaneTime, RunSummary, ShapeOutcome, Verdict
 from aiter_tuning.tuner.reporter import RunOverview
 from aiter_tuning.tuner.stale_rows import RowState
 
-if TYPE_CHECKING:
-    from rich.console import JustifyMethod
-    from rich.table import Table
-
 SHOWN_SHAPES = 40
 SHOWN_CAUSES = 10
-PLAIN_WIDTH = 200
-"""Columns of a table that goes to a file or a pipe."""
 
 _SHAPE_COLUMNS = ("shape", "verdict", "kernel", "us", "default us", "gain %", "margin %", "candidates")
 _CALLS_COLUMNS = ("calls", "saved ms")
-_WHOLE = (*_CALLS_COLUMNS, "verdict", "us", "default us", "gain %", "margin %")
+_NUMBERS = (*_CALLS_COLUMNS, "us", "default us", "gain %", "margin %")
 
 _TIME_COLUMNS = {
     "start": ("starting",),
@@ -47,7 +42,7 @@ def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False,
         width: columns of the table; by default those of the terminal.
     """
     if not summary.shapes and summary.shapes_to_tune:
-        print(f"0 of {shape_count(summary.shapes_to_tune)} concluded", file=stream)
+        print(f"0 of {counted(summary.shapes_to_tune, 'shape')} concluded", file=stream)
         if summary.record_file:
             print(f"every candidate: {summary.record_file}", file=stream)
     elif not summary.shapes:
@@ -57,8 +52,8 @@ def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False,
     else:
         ranked = rank(summary.shapes)
         shown = ranked if verbose else _most_telling(ranked)
-        print_table(_shape_table(shown), stream, width)
-        _print_more(len(summary.shapes) - len(shown), stream)
+        _print_shapes(shown, stream, width)
+        print_hidden(len(summary.shapes) - len(shown), "shape", stream)
         print(_totals(summary), file=stream)
         _print_causes(summary.causes, stream, SHOWN_CAUSES if not verbose else len(summary.causes))
         if not summary.compared:  # whose report says it
@@ -101,12 +96,12 @@ def _saved_ms(shape: ShapeOutcome) -> float:
 
 def _saved_text(shapes: tuple[ShapeOutcome, ...]) -> str:
     """What all of it is worth, weighted by calls; empty where nobody counted them."""
-    counted = [shape for shape in shapes if shape.calls is not None]
-    before_ms = sum((shape.incumbent_us or 0.0) * (shape.calls or 0) / 1e3 for shape in counted)
-    if not counted or not before_ms:
+    asked_for = [shape for shape in shapes if shape.calls is not None]
+    before_ms = sum((shape.incumbent_us or 0.0) * (shape.calls or 0) / 1e3 for shape in asked_for)
+    if not asked_for or not before_ms:
         return ""
-    saved_ms = sum(map(_saved_ms, counted))
-    calls = sum(shape.calls or 0 for shape in counted)
+    saved_ms = sum(map(_saved_ms, asked_for))
+    calls = sum(shape.calls or 0 for shape in asked_for)
     share = f"{saved_ms * 100 / before_ms:.1f} %"
     return f"\nover {calls:g} calls as counted: {saved_ms:.4g} of {before_ms:.4g} ms saved, {share}"
 
@@ -121,39 +116,26 @@ def _most_telling(shapes: tuple[ShapeOutcome, ...]) -> tuple[ShapeOutcome, ...]:
     return tuple(shapes[i] for i in sorted((troubled + others)[:SHOWN_SHAPES]))
 
 
-def _shape_table(shapes: tuple[ShapeOutcome, ...]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
+def _print_shapes(shapes: tuple[ShapeOutcome, ...], stream: TextIO, width: int | None) -> None:
+    titles: tuple[str, ...] = _SHAPE_COLUMNS
     rows: list[tuple[str, ...]] = [
         (
             shape.label,
             shape.verdict.replace("_", " "),
             shape.winner or "",
-            "" if shape.us is None else format_us(shape.us).removesuffix(" us"),
-            "" if shape.default_us is None else format_us(shape.default_us).removesuffix(" us"),
+            "" if shape.us is None else us_digits(shape.us),
+            "" if shape.default_us is None else us_digits(shape.default_us),
             "" if shape.gain_pct is None else f"{shape.gain_pct:.1f}",
             _margin_text(shape),
             ", ".join(f"{count} {status}" for status, count in shape.counts.items()),
         )
         for shape in shapes
     ]
-    titles: tuple[str, ...] = _SHAPE_COLUMNS
     if any(shape.calls is not None for shape in shapes):
         titles = (*titles, *_CALLS_COLUMNS)
-        counted = [(f"{shape.calls or 0:g}", f"{_saved_ms(shape):.4g}") for shape in shapes]
-        rows = [(*row, *cells) for row, cells in zip(rows, counted, strict=True)]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    # Where a terminal is narrow texts are folded. A number that lost digits would be another number: those keep theirs.
-    for title, cells in zip(titles, zip(*rows, strict=True), strict=True):
-        if title in _WHOLE:
-            justify: JustifyMethod = "left" if title == "verdict" else "right"
-            table.add_column(title, justify=justify, no_wrap=True, min_width=max(map(len, (title, *cells))))
-        else:
-            table.add_column(title, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+        calls = [(f"{shape.calls or 0:g}", f"{_saved_ms(shape):.4g}") for shape in shapes]
+        rows = [(*row, *cells) for row, cells in zip(rows, calls, strict=True)]
+    print_table(titles, rows, stream, numbers=_NUMBERS, whole=("verdict",), width=width)
 
 
 def _margin_text(shape: ShapeOutcome) -> str:
@@ -163,18 +145,13 @@ def _margin_text(shape: ShapeOutcome) -> str:
     return f"{shape.margin_pct:.1f} of {shape.bar_pct:.1f}"
 
 
-def _print_more(hidden: int, stream: TextIO) -> None:
-    if hidden > 0:
-        print(f"… and {hidden} more shape{'s' if hidden != 1 else ''} (-v shows all)", file=stream)
-
-
 def _totals(summary: RunSummary) -> str:
     verdicts = [shape.verdict for shape in summary.shapes]
     parts = [f"{verdicts.count(verdict)} {verdict.replace('_', ' ')}" for verdict in Verdict if verdict in verdicts]
     gains = [shape.gain_pct for shape in summary.shapes if shape.gain_pct is not None]
-    shapes = shape_count(len(verdicts))
+    shapes = counted(len(verdicts), "shape")
     if summary.shapes_to_tune > len(verdicts):
-        shapes = f"{len(verdicts)} of {shape_count(summary.shapes_to_tune)} concluded"
+        shapes = f"{len(verdicts)} of {counted(summary.shapes_to_tune, 'shape')} concluded"
     text = f"{shapes}: {', '.join(parts)}"
     if gains:
         # The mean of ratios, not of percentages: a gain of 50 % and a loss of 50 % do not cancel.
@@ -217,36 +194,18 @@ def lane_split(seconds: Mapping[str, float]) -> dict[str, float]:
 
 def print_overview(overview: RunOverview, stream: TextIO, *, verbose: bool = False) -> None:
     """What a run would do (``--dry_run``): its counts, and the first shapes or all of them."""
-    from rich.table import Table
-    from rich.text import Text
-
     print(count_text(overview), file=stream)
     if not overview.shapes:
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("shape", overflow="fold")
-    table.add_column("candidates", justify="right", no_wrap=True, min_width=len("candidates"))
-    with_rows = any(shape.row is not RowState.none for shape in overview.shapes)
-    if with_rows:
-        table.add_column("row", no_wrap=True)
-    table.add_column("incumbent", overflow="fold")
     shown = overview.shapes if verbose else overview.shapes[:SHOWN_SHAPES]
-    for shape in shown:
-        row = (shape.row.name,) if with_rows else ()
-        table.add_row(*map(Text, (shape.label, str(len(shape.candidates)), *row, shape.incumbent)))
-    print_table(table, stream)
-    _print_more(len(overview.shapes) - len(shown), stream)
-
-
-def print_table(table: Table, stream: TextIO, width: int | None = None) -> None:
-    """A table of rich's; without colours and as wide as it needs to be where nobody watches."""
-    from rich.console import Console
-
-    width = width or (None if stream.isatty() else PLAIN_WIDTH)
-    console = Console(file=stream, width=width, highlight=False)
-    with console.capture() as text:  # written by us: rich ends the process with 1 where the reader has gone
-        console.print(table, crop=False)
-    stream.write(text.get())
+    titles = ["shape", "candidates", "incumbent"]
+    rows = [[shape.label, str(len(shape.candidates)), shape.incumbent] for shape in shown]
+    if any(shape.row is not RowState.none for shape in overview.shapes):
+        titles.insert(2, "row")
+        for shape, row in zip(shown, rows, strict=True):
+            row.insert(2, shape.row.name)
+    print_table(titles, rows, stream, numbers=("candidates",), whole=("row",))
+    print_hidden(len(overview.shapes) - len(shown), "shape", stream)
 
 
 def summary_json(summary: RunSummary) -> str:

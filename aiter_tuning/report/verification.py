@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Collection
 from typing import TextIO
 
-from aiter_tuning.report.run_state import format_us
-from aiter_tuning.report.summary import print_table
+from aiter_tuning.quantities import counted, us_digits
+from aiter_tuning.report.table import print_table
 from aiter_tuning.tuner.verifying import Doubt, Verification, Verified
+
+_TITLES = ("shape", "kernel", "row us", "us now", "default us", "verdict")
+_NUMBERS = ("row us", "us now", "default us")
 
 
 def doubts_of(row: Verified, ignored: Collection[str] = ()) -> list[tuple[Doubt, str]]:
@@ -22,28 +25,19 @@ def print_verification(
     found: Verification, stream: TextIO, *, ignored: Collection[str] = (), width: int | None = None
 ) -> None:
     """One line for each row, what is wrong with those that do not hold, and how many there are of each."""
-    from rich.table import Table
-    from rich.text import Text
-
     print(f"{found.table}: {found.family} on {found.device}", file=stream)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("shape", overflow="fold")
-    table.add_column("kernel", overflow="fold")
-    for title in ("row us", "us now", "default us"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for row in found.rows:
-        latencies = (_us(row.row.us), _us(row.us), _us(row.default_us))
-        table.add_row(*map(Text, (row.label, row.row.kernelName, *latencies, _verdict(row, ignored))))
-    if found.rows:
-        print_table(table, stream, width)
+    rows = [
+        (row.label, row.row.kernelName, _us(row.row.us), _us(row.us), _us(row.default_us), _verdict(row, ignored))
+        for row in found.rows
+    ]
+    if rows:
+        print_table(_TITLES, rows, stream, numbers=_NUMBERS, whole=("verdict",), width=width)
     for row in found.rows:
         for doubt, text in doubts_of(row, ignored):
             print(f"  {row.label}: {doubt}: {text}", file=stream)
     counts = Counter(_verdict(row, ignored) for row in found.rows)
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-    rows = "1 row" if len(found.rows) == 1 else f"{len(found.rows)} rows"
-    print(f"{rows} for this device{': ' + told if told else ''}", file=stream)
+    print(f"{counted(len(found.rows), 'row')} for this device{': ' + told if told else ''}", file=stream)
     unexplained = sum(not row.evidence for row in found.rows)
     if unexplained:
         print(f"{unexplained} of them without evidence: only the default stands beside those", file=stream)
@@ -89,4 +83,4 @@ def _verdict(row: Verified, ignored: Collection[str]) -> str:
 
 
 def _us(us: float | None) -> str:
-    return "" if us is None or not math.isfinite(us) else format_us(us).removesuffix(" us")
+    return "" if us is None or not math.isfinite(us) else us_digits(us)

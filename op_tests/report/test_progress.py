@@ -6,8 +6,9 @@ import pytest
 
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import LaneView
+from aiter_tuning.quantities import format_s, format_us
 from aiter_tuning.report.progress import LiveProgress, PlainProgress, progress_on
-from aiter_tuning.report.run_state import RunState, format_s, format_us
+from aiter_tuning.report.run_state import RunState
 from aiter_tuning.status import Status
 from aiter_tuning.tuner.outcome import ShapeOutcome, Verdict
 from aiter_tuning.tuner.reporter import PlannedShape, RunOverview
