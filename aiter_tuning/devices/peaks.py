@@ -134,19 +134,6 @@ def peaks_of(device: Named) -> Peaks | None:
     return peaks._replace(tflops={dtype: share * value for dtype, value in peaks.tflops.items()})
 
 
-def peak_flops(device: Named, dtype: str) -> float | None:
-    """Operations a second with operands of ``dtype`` (``bf16``, ``fp8_e5m2``, …); None: unknown."""
-    peaks = peaks_of(device)
-    tflops = None if peaks is None else peaks.tflops.get(dtype, peaks.tflops.get(dtype.split("_")[0]))
-    return None if tflops is None else tflops * 1e12
-
-
-def peak_bytes_per_s(device: Named) -> float | None:
-    """Memory bandwidth; None: unknown."""
-    peaks = peaks_of(device)
-    return None if peaks is None else peaks.bytes_per_s
-
-
 def last_level_cache_bytes(device: Named, l2_bytes: int = 0) -> int:
     """What a working set has to exceed to come from memory; 0: unknown.
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple
 
 # Standard deviation of a normal variable over its MAD, and standard error of a median over that of a mean.
 _SIGMA_PER_MAD = 1.4826
@@ -61,16 +60,6 @@ class StopRule:
             raise ValueError(f"censor_confidence must lie between 0.5 and 1, not {self.censor_confidence}")
 
 
-class Summary(NamedTuple):
-    """Samples in four numbers; all in microseconds but the count."""
-
-    samples: int
-    median_us: float
-    mean_us: float
-    standard_error_us: float
-    """Of the median."""
-
-
 def median(samples: Sequence[float]) -> float:
     """The middle sample, or the mean of the two in the middle; NaN of none."""
     ordered = sorted(samples)
@@ -82,6 +71,11 @@ def median(samples: Sequence[float]) -> float:
     return (ordered[middle - 1] + ordered[middle]) / 2
 
 
+def deviation(samples: Sequence[float], centre: float) -> float:
+    """Standard deviation from the median absolute deviation, which some far-off samples do not change."""
+    return _SIGMA_PER_MAD * median([abs(sample - centre) for sample in samples])
+
+
 def standard_error(samples: Sequence[float], centre: float | None = None) -> float:
     """Standard error of the median, from the median absolute deviation; inf of fewer than two samples.
 
@@ -90,15 +84,7 @@ def standard_error(samples: Sequence[float], centre: float | None = None) -> flo
     if len(samples) < 2:
         return math.inf
     middle = median(samples) if centre is None else centre
-    spread = median([abs(sample - middle) for sample in samples])
-    return _MEDIAN_PER_MEAN * _SIGMA_PER_MAD * spread / math.sqrt(len(samples))
-
-
-def summarise(samples: Sequence[float]) -> Summary:
-    """Count, median, mean and standard error of ``samples`` in microseconds."""
-    middle = median(samples)
-    mean = math.fsum(samples) / len(samples) if samples else math.nan
-    return Summary(len(samples), middle, mean, standard_error(samples, middle))
+    return _MEDIAN_PER_MEAN * deviation(samples, middle) / math.sqrt(len(samples))
 
 
 @lru_cache(maxsize=1024)

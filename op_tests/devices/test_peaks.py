@@ -6,8 +6,6 @@ from aiter_tuning.devices.identity import Identity
 from aiter_tuning.devices.peaks import (
     _BY_MODEL,
     last_level_cache_bytes,
-    peak_bytes_per_s,
-    peak_flops,
     peaks_of,
 )
 
@@ -41,36 +39,32 @@ from aiter_tuning.devices.peaks import (
     ],
 )
 def test_common_gpus_have_bounds(model, gfx, units, bf16, gb_per_s):
-    device = Identity(gfx, units, model)
-    assert peak_flops(device, "bf16") == pytest.approx(bf16 * 1e12)
-    assert peak_bytes_per_s(device) == gb_per_s * 1e9
+    peaks = peaks_of(Identity(gfx, units, model))
+    assert peaks.tflops["bf16"] == pytest.approx(bf16)
+    assert peaks.bytes_per_s == gb_per_s * 1e9
 
 
 @pytest.mark.parametrize("model", ["NVIDIA H300", "NVIDIA A1000", "Tesla K80", "AMD EPYC 9654", "", "Fake H2000"])
 def test_an_unknown_gpu_has_none(model):
     device = Identity("sm90", 132, model)
     assert peaks_of(device) is None
-    assert peak_flops(device, "bf16") is None
-    assert peak_bytes_per_s(device) is None
     assert last_level_cache_bytes(device, 123) == 123
 
 
 def test_a_part_of_a_gpu_has_its_share_of_the_arithmetic():
-    whole, part = (
-        Identity("sm80", 108, "NVIDIA A100-SXM4-40GB"),
-        Identity("sm80", 14, "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
-    )
-    assert peak_flops(part, "bf16") == pytest.approx(peak_flops(whole, "bf16") * 14 / 108)
-    assert peak_bytes_per_s(part) == peak_bytes_per_s(whole)
-    partition = Identity("gfx942", 38, "AMD Instinct MI300X")
-    assert peak_flops(partition, "fp8") == pytest.approx(2614.9e12 / 8)
+    whole = peaks_of(Identity("sm80", 108, "NVIDIA A100-SXM4-40GB"))
+    part = peaks_of(Identity("sm80", 14, "NVIDIA A100-SXM4-40GB MIG 1g.5gb"))
+    assert part.tflops["bf16"] == pytest.approx(whole.tflops["bf16"] * 14 / 108)
+    assert part.bytes_per_s == whole.bytes_per_s
+    partition = peaks_of(Identity("gfx942", 38, "AMD Instinct MI300X"))
+    assert partition.tflops["fp8"] == pytest.approx(2614.9 / 8)
 
 
-def test_dtypes_have_their_own_bounds_and_variants_share_them():
-    h200 = Identity("sm90", 132, "NVIDIA H200")
-    assert peak_flops(h200, "fp8_e5m2") == peak_flops(h200, "fp8") > peak_flops(h200, "bf16") > peak_flops(h200, "fp32")
-    assert peak_flops(h200, "fp64") is None
-    assert peak_flops(Identity("sm70", 80, "Tesla V100-SXM2-16GB"), "bf16") is None
+def test_dtypes_have_their_own_bounds():
+    h200 = peaks_of(Identity("sm90", 132, "NVIDIA H200")).tflops
+    assert h200["fp8"] > h200["bf16"] > h200["fp32"]
+    assert "fp64" not in h200
+    assert "bf16" not in peaks_of(Identity("sm70", 80, "Tesla V100-SXM2-16GB")).tflops
 
 
 def test_the_last_cache_is_torchs_l2_but_for_infinity_cache():

@@ -14,14 +14,13 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from aiter_tuning.measure.statistics import median, standard_error
+from aiter_tuning.measure.statistics import deviation, median, standard_error
 from aiter_tuning.report.doctor.facts import Finding, Noise, Pair, Trial, Verdict
 from aiter_tuning.tuning_policy import DEFAULT_FINALISTS, DEFAULT_PROMOTION
 
 FEWEST_PAIRS = 5
 FINE_GAP_PCT = 1.0
 _WIDE_SPREAD_PCT = 10.0
-_SIGMA_PER_MAD = 1.4826
 _SLOW_IMPORT_S = 20.0
 _SLOW_BIND_S = 5.0
 
@@ -47,11 +46,10 @@ def resolution(pairs: Sequence[Pair]) -> Resolution | None:
         return None
     times = [us for pair in whole for us in pair]
     middle = median(times)
-    spread = _SIGMA_PER_MAD * median([abs(us - middle) for us in times])
     differences = [(pair.second_us - pair.first_us) * 100.0 / pair.first_us for pair in whole]
     bias = median(differences)
     gap = DEFAULT_FINALISTS.significance_sigma * standard_error(differences, bias)
-    return Resolution(middle, spread * 100.0 / middle, gap, bias, len(whole))
+    return Resolution(middle, deviation(times, middle) * 100.0 / middle, gap, bias, len(whole))
 
 
 def noise_finding(noise: Noise) -> Finding:
@@ -93,24 +91,26 @@ def trial_findings(trial: Trial) -> list[Finding]:
         findings.append(
             Finding("worker", Verdict.bad, trial.problem, "no candidate could be measured; put that right first")
         )
-    if math.isfinite(trial.import_s):
-        slow = trial.import_s > _SLOW_IMPORT_S
-        findings.append(
-            Finding(
-                "worker start",
-                Verdict.warning if slow else Verdict.ok,
-                f"{trial.import_s:.1f} s until torch was imported",
-                "every dead worker costs so much: put the Python environment on a local disk" if slow else "",
-            )
-        )
-    if math.isfinite(trial.bind_s):
-        slow = trial.bind_s > _SLOW_BIND_S
-        findings.append(
-            Finding(
-                "device context",
-                Verdict.warning if slow else Verdict.ok,
-                f"{trial.bind_s:.2f} s until the worker had its device",
-                "turn persistence mode on, and see who else uses the GPU" if slow else "",
-            )
-        )
+    findings += _start_finding(
+        "worker start",
+        trial.import_s,
+        f"{trial.import_s:.1f} s until torch was imported",
+        _SLOW_IMPORT_S,
+        "every dead worker costs so much: put the Python environment on a local disk",
+    )
+    findings += _start_finding(
+        "device context",
+        trial.bind_s,
+        f"{trial.bind_s:.2f} s until the worker had its device",
+        _SLOW_BIND_S,
+        "turn persistence mode on, and see who else uses the GPU",
+    )
     return findings + [noise_finding(noise) for noise in trial.noise]
+
+
+def _start_finding(topic: str, seconds: float, found: str, slow_s: float, advice: str) -> list[Finding]:
+    """How long a part of a worker's start took; nothing if it did not come so far."""
+    if not math.isfinite(seconds):
+        return []
+    slow = seconds > slow_s
+    return [Finding(topic, Verdict.warning if slow else Verdict.ok, found, advice if slow else "")]
