@@ -223,32 +223,7 @@ def summary_json(summary: RunSummary) -> str:
             "already_tuned": summary.already_tuned,
             "already_stale": summary.already_stale,
             "candidates": {str(status): count for status, count in summary.counts.items()},
-            "shapes": [
-                {
-                    "shape": dict(shape.shape),
-                    "verdict": str(shape.verdict),
-                    "reason": shape.reason,
-                    "kernel": shape.winner,
-                    "us": shape.us,
-                    "default": shape.default,
-                    "default_us": shape.default_us,
-                    "gain_pct": shape.gain_pct,
-                    "calls": shape.calls,
-                    "saved_us": shape.saved_us,
-                    "incumbent": shape.incumbent,
-                    "margin_pct": shape.margin_pct,
-                    "bar_pct": shape.bar_pct,
-                    "noise_pct": shape.noise_pct,
-                    "blocks": shape.blocks,
-                    "published": shape.published,
-                    "proposed": shape.proposed,
-                    "decided_earlier": shape.decided_earlier,
-                    "served": _served(shape),
-                    "resumed": shape.resumed,
-                    "candidates": {str(status): count for status, count in shape.counts.items()},
-                }
-                for shape in summary.shapes
-            ],
+            "shapes": list(map(_shape_json, summary.shapes)),
             "causes": [
                 {
                     "status": str(cause.status),
@@ -265,6 +240,32 @@ def summary_json(summary: RunSummary) -> str:
             },
         }
     )
+
+
+def _shape_json(shape: ShapeOutcome) -> dict[str, Any]:
+    return {
+        "shape": dict(shape.shape),
+        "verdict": str(shape.verdict),
+        "reason": shape.reason,
+        "kernel": shape.winner,
+        "us": shape.us,
+        "default": shape.default,
+        "default_us": shape.default_us,
+        "gain_pct": shape.gain_pct,
+        "calls": shape.calls,
+        "saved_us": shape.saved_us,
+        "incumbent": shape.incumbent,
+        "margin_pct": shape.margin_pct,
+        "bar_pct": shape.bar_pct,
+        "noise_pct": shape.noise_pct,
+        "blocks": shape.blocks,
+        "published": shape.published,
+        "proposed": shape.proposed,
+        "decided_earlier": shape.decided_earlier,
+        "served": _served(shape),
+        "resumed": shape.resumed,
+        "candidates": {str(status): count for status, count in shape.counts.items()},
+    }
 
 
 def _served(shape: ShapeOutcome) -> dict[str, Any] | None:

@@ -73,44 +73,51 @@ def read_shapes(path: str | os.PathLike[str], key: Key, *, refused: Refused | No
     if not set(key.columns) & set(table.header):  # no shape is guessed from defaults alone
         raise CsvError(table.path, f"no column of a shape; expected {', '.join(key.columns)}; add them", line=1)
     unknown = UnknownColumns(table.header, [row.cells for row in table.rows], key)
-    shapes: dict[tuple[KeyValue, ...], Shape] = {}
-    lines: list[int] = []
-    repeated: list[tuple[int, int]] = []
-    first: dict[tuple[KeyValue, ...], int] = {}
     counted = CALLS_COLUMN in table.header
-    calls: dict[tuple[KeyValue, ...], float] = {}
+    found: dict[tuple[KeyValue, ...], _Found] = {}
+    repeated: list[tuple[int, int]] = []
     for line, cells in table.rows:
         try:
-            shape = parse_shape(table, line, cells, key)
-            count = _calls(table, line, cells) if counted else 0
-            objection = unknown.objection(cells, shape)
-            if objection is not None:
-                raise table.error(line, *objection)
+            shape = _checked(table, line, cells, key, unknown)
+            calls = _calls(table, line, cells) if counted else 0
         except CsvError as error:
             if refused is None:
                 raise
             refused(error)
             continue
-        values = tuple(shape.values())
-        calls[values] = calls.get(values, 0) + count
-        if values in shapes:
-            if not counted:
-                repeated.append((line, first[values]))
-            continue
-        shapes[values], first[values] = shape, line
-        lines.append(line)
+        first = found.setdefault(tuple(shape.values()), _Found(shape, line))
+        first.calls += calls
+        if first.line != line and not counted:
+            repeated.append((line, first.line))
     warning = unknown.warning()
-    warnings = (*table.warnings, *([f"{table.path}: {warning}"] if warning else []))
     return ShapeFile(
         table.path,
-        tuple(shapes.values()),
-        len(shapes) + len(repeated),
-        warnings,
-        lines=tuple(lines),
+        shapes=tuple(one.shape for one in found.values()),
+        rows=len(found) + len(repeated),
+        warnings=(*table.warnings, *([f"{table.path}: {warning}"] if warning else [])),
+        lines=tuple(one.line for one in found.values()),
         repeated=tuple(repeated),
         unended=table.unended,
-        calls=tuple(calls.values()) if counted else (),
+        calls=tuple(one.calls for one in found.values()) if counted else (),
     )
+
+
+@dataclass
+class _Found:
+    """A shape, where it is first, and how often it is asked for."""
+
+    shape: Shape
+    line: int
+    calls: float = 0
+
+
+def _checked(table: CsvTable, line: int, cells: dict[str, str], key: Key, unknown: UnknownColumns) -> Shape:
+    """The shape of a row that means what this family computes."""
+    shape = parse_shape(table, line, cells, key)
+    objection = unknown.objection(cells, shape)
+    if objection is not None:
+        raise table.error(line, *objection)
+    return shape
 
 
 def _read(path: str | os.PathLike[str], key: Key, refused: Refused | None) -> CsvTable:
