@@ -11,11 +11,11 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aiter_tuning.cli.serving_flags import key_mistake, named_fields
-from aiter_tuning.devices.device import Device, NoDeviceError, load_kind
+from aiter_tuning.devices.device import Device, DeviceKind, NoDeviceError, load_kind
 from aiter_tuning.devices.discovery import discover, kind_of
 from aiter_tuning.families import find_family
 from aiter_tuning.keys import KeyFieldError, Shape
@@ -90,7 +90,7 @@ def _run(family: Family, shape: Shape, candidate: Candidate, device: Device, tim
     kind.prepare_process(device)
     import torch
 
-    from aiter_tuning.measure.compare import Tolerance, compare
+    from aiter_tuning.measure.inputs import tensors_in
     from aiter_tuning.measure.poison import poison
 
     torch.set_grad_enabled(False)
@@ -102,13 +102,22 @@ def _run(family: Family, shape: Shape, candidate: Candidate, device: Device, tim
         print(f"  input      {name}: {_described(value)}")
     reference = family.reference(inputs)
     prepared = family.prepare(inputs, candidate.config)
-    poison(inputs[name] for name in family.outputs)
+    outputs = list(tensors_in([inputs[name] for name in family.outputs]))
+    poison(outputs)
     sys.stdout.flush()  # what comes next may end the process
 
     result = family.run(prepared, candidate.config)
     kind.synchronize()
-    if result is None and family.outputs:
-        result = [inputs[name] for name in family.outputs]
+    right = _compare(family, reference, result if result is not None or not outputs else outputs)
+    if times:
+        _time(lambda: family.run(prepared, candidate.config), kind, times)
+    return 0 if right else WRONG
+
+
+def _compare(family: Family, reference: Any, result: Any) -> bool:
+    """Whether the result is right; prints how far it is off."""
+    from aiter_tuning.measure.compare import Tolerance, compare
+
     wanted = family.tolerance
     tolerance = Tolerance(wanted.rtol, wanted.atol, wanted.max_abs_delta, wanted.err_ratio)
     comparison = compare(reference, result, tolerance)
@@ -116,32 +125,45 @@ def _run(family: Family, shape: Shape, candidate: Candidate, device: Device, tim
     told = f"; {comparison.detail}" if comparison.detail else ""
     print(f"  result     {_described(result)}")
     print(f"  compared   {'right' if right else 'WRONG'}: {comparison.err_ratio:.4%} of its elements are off{told}")
-    for number, error in enumerate(_max_errors(reference, result)):
-        print(f"  max error  {error:.6g}" + (f" in output {number}" if number else ""))
-    if times:
-        us = []
-        for _ in range(times):
-            began = time.perf_counter_ns()
-            family.run(prepared, candidate.config)
-            kind.synchronize()
-            us.append((time.perf_counter_ns() - began) / 1e3)
-        print(f"  time       median {statistics.median(us):.2f} us, fastest {min(us):.2f} us of {times} single calls")
-        print("             (host and launch included; not comparable with tuned rows)")
-    return 0 if right else WRONG
+    errors = _max_errors(reference, result)
+    for name, error in errors:
+        print(f"  max error  {error:.6g}" + (f" in output {name}" if len(errors) > 1 else ""))
+    return right
+
+
+def _time(call: Callable[[], object], kind: DeviceKind, times: int) -> None:
+    us = []
+    for _ in range(times):
+        began = time.perf_counter_ns()
+        call()
+        kind.synchronize()
+        us.append((time.perf_counter_ns() - began) / 1e3)
+    print(f"  time       median {statistics.median(us):.2f} us, fastest {min(us):.2f} us of {times} single calls")
+    print("             (host and launch included; not comparable with tuned rows)")
 
 
 def _described(value: Any) -> str:
     if hasattr(value, "dtype") and hasattr(value, "stride"):
         return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}, strides {tuple(value.stride())}"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name} {_described(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return "; ".join(map(_described, value))
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "…"
 
 
-def _max_errors(reference: Any, result: Any) -> list[float]:
-    """The largest difference in each output whose shape fits."""
-    expected = list(reference) if isinstance(reference, list | tuple) else [reference]
-    found = list(result) if isinstance(result, list | tuple) else [result]
-    pairs = [(a, b) for a, b in zip(expected, found, strict=False) if getattr(b, "shape", None) == a.shape]
-    return [float((a.double() - b.double()).abs().max()) for a, b in pairs if a.numel()]
+def _max_errors(reference: Any, result: Any) -> list[tuple[object, float]]:
+    """The largest difference in each output whose shape fits, by its name or number."""
+    import torch
+
+    from aiter_tuning.measure.compare import as_tensor, paired
+
+    expected, found = paired(reference, result)
+    errors = []
+    for (name, right), got in zip(expected, found, strict=False):
+        a, b = as_tensor(right), as_tensor(got)
+        if a is not None and b is not None and a.shape == b.shape and a.numel():
+            exact = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
+            errors.append((name, float((a.to(exact) - b.to(a.device, exact)).abs().max())))
+    return errors

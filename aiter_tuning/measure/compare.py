@@ -70,17 +70,17 @@ def compare(
     Raises:
         Exception: what ``compare_fn`` raised, except an ``AssertionError``, which is its way to say *wrong*.
     """
-    expected, found = _paired(reference, result)
+    expected, found = paired(reference, result)
     worst = RIGHT
     for position, (name, right) in enumerate(expected):
-        right_tensor = _as_tensor(right)
+        right_tensor = as_tensor(right)
         if right_tensor is None:
             continue
         label = "" if len(expected) == 1 else f"output {name}: "
         if position >= len(found):
             comparison = Comparison(1.0, f"{len(found)} outputs instead of {len(expected)}")
         else:
-            candidate = _as_tensor(found[position])
+            candidate = as_tensor(found[position])
             if candidate is None:
                 comparison = Comparison(1.0, f"a {type(found[position]).__name__} instead of a tensor")
             elif compare_fn is not None:
@@ -92,7 +92,7 @@ def compare(
     return worst
 
 
-def _paired(reference: Any, result: Any) -> tuple[list[tuple[object, Any]], Sequence[Any]]:
+def paired(reference: Any, result: Any) -> tuple[list[tuple[object, Any]], Sequence[Any]]:
     """The reference's entries with their names, and the result's in the same order."""
     if isinstance(reference, Mapping):
         if isinstance(result, Mapping):
@@ -107,7 +107,7 @@ def _paired(reference: Any, result: Any) -> tuple[list[tuple[object, Any]], Sequ
     return expected, result if isinstance(result, list | tuple) else [result]
 
 
-def _as_tensor(value: Any) -> torch.Tensor | None:
+def as_tensor(value: Any) -> torch.Tensor | None:
     """``value`` as a tensor, arrays included; None if it is neither."""
     if isinstance(value, torch.Tensor):
         return value.detach()

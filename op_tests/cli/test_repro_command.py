@@ -42,6 +42,28 @@ def test_a_wrong_candidate_ends_with_1_and_tells_how_wrong_it_is():
     assert "time" not in done.stdout
 
 
+def test_results_and_outputs_may_be_mappings_and_lists_as_in_a_run(tmp_path):
+    (tmp_path / "several.py").write_text(
+        "from op_tests.families_for_tests.tiny import Tiny\n"
+        "class Several(Tiny):\n"
+        "    name, outputs = 'several', ('parts',)\n"
+        "    def inputs(self, shape, device, seed):\n"
+        "        x = super().inputs(shape, device, seed)['x']\n"
+        "        return {'x': x, 'parts': [x.clone(), x.clone()]}\n"
+        "    def reference(self, inputs):\n"
+        "        return {'more': inputs['x'] + 1, 'note': None, 'less': inputs['x'] - 1}\n"
+        "    def run(self, inputs, config):\n"
+        "        x = inputs['x']\n"
+        "        inputs['parts'][0].copy_(x)\n"
+        "        return {'less': x - 1.5, 'more': x + 1, 'note': 'unused'}\n"
+    )
+    done = repro(f"{tmp_path}/several.py:Several", "N=8", "--candidate", "quick", "--times", "0")
+    assert done.returncode == 1, done.stderr
+    assert "output less" in done.stdout
+    errors = [line.split(maxsplit=2)[2] for line in done.stdout.splitlines() if line.startswith("  max error")]
+    assert errors == ["0 in output more", "0.5 in output less"]
+
+
 def test_an_exception_keeps_its_traceback():
     done = repro(TROUBLED, "N=8", "--candidate", "raises")
     assert done.returncode == 1
