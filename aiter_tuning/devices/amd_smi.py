@@ -29,16 +29,19 @@ def amd_smi_module() -> Any | None:
         return None
 
 
+def handles_by_pci(amdsmi: Any) -> dict[str, Any]:
+    """The library's handle of each GPU, by PCI address."""
+    handles = amdsmi.amdsmi_get_processor_handles()
+    return {str(amdsmi.amdsmi_get_gpu_device_bdf(handle)).lower(): handle for handle in handles}
+
+
 class AmdSmiSensor:
     """Clocks, temperature, throttling and processes of AMD GPUs, found by PCI address. Raises whatever amdsmi does."""
 
     def __init__(self, amdsmi: Any) -> None:
         self._amdsmi = amdsmi
         amdsmi.amdsmi_init()
-        self._handles = {
-            str(amdsmi.amdsmi_get_gpu_device_bdf(handle)).lower(): handle
-            for handle in amdsmi.amdsmi_get_processor_handles()
-        }
+        self._handles = handles_by_pci(amdsmi)
         self._residencies: dict[str, dict[str, int]] = {}
 
     def read(self, uuid: str, pci: str) -> Reading:
@@ -47,7 +50,7 @@ class AmdSmiSensor:
         return Reading(
             sm_mhz=self._clock(handle, amdsmi.AmdSmiClkType.GFX),
             memory_mhz=self._clock(handle, amdsmi.AmdSmiClkType.MEM),
-            temperature_c=_number(metrics.get("temperature_hotspot")),
+            temperature_c=number(metrics.get("temperature_hotspot")),
             throttle=self._throttle(pci, metrics),
             processes=self._processes(handle),
         )
@@ -60,11 +63,11 @@ class AmdSmiSensor:
             clock = self._amdsmi.amdsmi_get_clock_info(handle, which)
         except self._amdsmi.AmdSmiException:
             return None
-        return _number(clock.get("clk"))
+        return number(clock.get("clk"))
 
     def _throttle(self, pci: str, metrics: dict[str, Any]) -> tuple[str, ...]:
         """What held the GPU back since the last reading; what a single status bit says where nothing is counted."""
-        now = {name: value for name in _RESIDENCIES if (value := _number(metrics.get(name))) is not None}
+        now = {name: value for name in _RESIDENCIES if (value := number(metrics.get(name))) is not None}
         before = self._residencies.get(pci, now)
         self._residencies[pci] = now
         if now:
@@ -78,8 +81,9 @@ class AmdSmiSensor:
             return ()
         # Others see the driver's file open, too; only who holds memory works there.
         held = [(process["pid"], process.get("memory_usage", {}).get("vram_mem", 0)) for process in processes]
-        return tuple(GpuProcess(int(pid), int(memory)) for pid, memory in held if _number(memory))
+        return tuple(GpuProcess(int(pid), int(memory)) for pid, memory in held if number(memory))
 
 
-def _number(value: Any) -> int | None:
+def number(value: Any) -> int | None:
+    """A value as amdsmi tells it; None for ``"N/A"`` and the like."""
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

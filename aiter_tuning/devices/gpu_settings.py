@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from aiter_tuning.devices.amd_smi import amd_smi_module
+from aiter_tuning.devices.amd_smi import amd_smi_module, handles_by_pci, number
 from aiter_tuning.devices.nvml import nvml_module, nvml_session
 
 
@@ -93,11 +93,7 @@ def amd_smi_settings(amdsmi: Any, pci: str) -> GpuSettings:
     """Settings through amdsmi; raises what it raises where the GPU itself is not found."""
     amdsmi.amdsmi_init()
     try:
-        handles = {
-            str(amdsmi.amdsmi_get_gpu_device_bdf(handle)).lower(): handle
-            for handle in amdsmi.amdsmi_get_processor_handles()
-        }
-        handle = handles[pci]
+        handle = handles_by_pci(amdsmi)[pci]
 
         def told(name: str, *what: Any) -> Any:
             try:
@@ -109,18 +105,14 @@ def amd_smi_settings(amdsmi: Any, pci: str) -> GpuSettings:
         power = told("amdsmi_get_power_cap_info")
         activity = told("amdsmi_get_gpu_activity")
         clock = told("amdsmi_get_clock_info", amdsmi.AmdSmiClkType.GFX)
-        limit, default = _whole(power.get("power_cap")), _whole(power.get("default_power_cap"))
+        limit, default = number(power.get("power_cap")), number(power.get("default_power_cap"))
         return GpuSettings(
             ecc=True if errors else None,
-            uncorrected_errors=_whole(errors.get("uncorrectable_count")),
-            max_sm_mhz=_whole(clock.get("max_clk")),
+            uncorrected_errors=number(errors.get("uncorrectable_count")),
+            max_sm_mhz=number(clock.get("max_clk")),
             power_limit_w=None if limit is None else limit / _MICROWATTS,
             default_power_limit_w=None if default is None else default / _MICROWATTS,
-            utilisation_pct=_whole(activity.get("gfx_activity")),
+            utilisation_pct=number(activity.get("gfx_activity")),
         )
     finally:
         amdsmi.amdsmi_shut_down()
-
-
-def _whole(value: Any) -> int | None:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from aiter_tuning.tables.csv_error import CsvError
 
-_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf)")
+NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf)")
 _NEAR = 0.8
 """How alike two column names are before one is taken for a misspelling of the other."""
 _VERY_NEAR = 0.85
@@ -105,7 +105,7 @@ def _folded(positions: dict[str, int], ours: Iterable[str], notes: list[str]) ->
 
 def _check(path: Path, line: int, cells: Sequence[str], positions: dict[str, int], expected: Columns) -> None:
     missing = [name for name in expected.required if name not in positions]
-    if missing and all(_NUMBER.fullmatch(cell) for cell in cells):
+    if missing and all(NUMBER.fullmatch(cell) for cell in cells):
         raise CsvError(
             path,
             f"the first line holds numbers; expected column names, among them {', '.join(expected.required)}; "

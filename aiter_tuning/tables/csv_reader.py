@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiter_tuning.keys import is_missing
 from aiter_tuning.tables.csv_error import ConflictMarkerError, CsvError
-from aiter_tuning.tables.csv_header import Columns, RowFit, read_header
+from aiter_tuning.tables.csv_header import NUMBER, Columns, RowFit, read_header
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,6 @@ __all__ = ["ConflictMarkerError", "CsvError", "CsvRow", "CsvScan", "CsvTable", "
 _CONFLICT = re.compile(r"(?:<{7}|>{7}|\|{7})(?:\s|$)|={7}\s*$")
 _LINE_END = re.compile(r"\r\n|\n|\r")  # str.splitlines knows more line ends than the csv module
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
-_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf)")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 Refused = Callable[[CsvError], None]
@@ -377,7 +376,7 @@ def _column(cells: list[str]) -> pd.Series:
         return pd.Series(values, dtype="float64" if values else "object")
     if all(_WHOLE.fullmatch(value) for value in present):
         return pd.Series([None if v is None else int(v) for v in values], dtype="int64" if whole else "Int64")
-    if all(_NUMBER.fullmatch(value) for value in present):
+    if all(NUMBER.fullmatch(value) for value in present):
         return pd.Series([None if v is None else float(v) for v in values], dtype="float64")
     if {"True", "False"}.issuperset(present):
         return pd.Series([None if v is None else v == "True" for v in values], dtype="bool" if whole else "boolean")

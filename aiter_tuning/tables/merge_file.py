@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from aiter_tuning.keys import Key, KeyFieldError
+from aiter_tuning.keys import DEVICE_COLUMNS, Key, KeyFieldError
 from aiter_tuning.tables.atomic import atomic_write
 from aiter_tuning.tables.cached_rows import file_stamp
 from aiter_tuning.tables.csv_error import CsvError
@@ -28,7 +28,7 @@ from aiter_tuning.tables.lock import FileLock
 from aiter_tuning.tables.merging import EvidenceFiles, Merge, Placed, merge_tables
 from aiter_tuning.tables.tuned import written_table
 from aiter_tuning.tables.tuned_reader import Entry, EntryKind, TunedTable, read_tuned
-from aiter_tuning.tables.tuned_row import ALIASES, DEVICE, RESULT, TAG, is_measured, row_rank, spelled
+from aiter_tuning.tables.tuned_row import ALIASES, RESULT, TAG, is_measured, row_rank, spelled
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _layout(tables: Iterable[TunedTable], key: Key) -> _Layout:
         return _Layout(headers[0], own=True)
     ours = {alias: name for name, alias in ALIASES.items()}
     columns = dict.fromkeys(ours.get(name, name) for name in named)
-    first = [name for name in (*DEVICE, *key.columns) if name in columns or name == "gfx"]
+    first = [name for name in (*DEVICE_COLUMNS, *key.columns) if name in columns or name == "gfx"]
     last = [*(name for name in RESULT if name in columns), *([TAG] if TAG in columns else [])]
     between = [name for name in columns if name not in first and name not in last]
     return _Layout((*first, *between, *last), own=False)

@@ -20,13 +20,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aiter_tuning.keys import Key, is_missing
+from aiter_tuning.keys import DEVICE_COLUMNS, Key, is_missing
 from aiter_tuning.tables.csv_reader import CsvError, CsvTable, Refused, read_rows
 from aiter_tuning.tables.shapes import parse_shape
-from aiter_tuning.tables.tuned_row import ALIASES, DEVICE, RESULT, TAG, TunedRow, cell_text, is_measured, parse_row
+from aiter_tuning.tables.tuned_row import RESULT_COLUMNS, TAG, TunedRow, cell_text, is_measured, parse_row
 from aiter_tuning.tables.unknown_columns import UnknownColumns
 
-_RESULT_COLUMNS = (*RESULT, *ALIASES.values(), "libtype", TAG)
 _HARMLESS_LAST = frozenset({"tflops", "bw", "errRatio", "err_ratio", "libtype", "config", TAG})
 """Last columns of which half a cell decides nothing, or is no JSON."""
 
@@ -104,8 +103,8 @@ def read_tuned(path: str | os.PathLike[str], key: Key, *, refused: Refused | Non
     table = read_rows(
         path,
         required=("cu_num", *key.required, "us"),
-        known=(*key.columns, *DEVICE),
-        results=_RESULT_COLUMNS,
+        known=(*key.columns, *DEVICE_COLUMNS),
+        results=RESULT_COLUMNS,
         fold_case=True,
         refused=refused,
     )

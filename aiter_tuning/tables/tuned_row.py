@@ -18,15 +18,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from aiter_tuning.keys import Key, KeyValue, Shape, full_key, is_missing
+from aiter_tuning.keys import DEVICE_COLUMNS, Key, KeyValue, Shape, full_key, is_missing
 from aiter_tuning.tables.csv_reader import CsvError, CsvTable
 
-DEVICE = ("gfx", "cu_num", "gpu_model")
 RESULT = ("kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio", "config")
 ALIASES = {"kernelId": "solidx", "errRatio": "err_ratio"}
 """Our column, and what upstream's bf16 files call it."""
 TAG = "_tag"
 """Upstream's mark of a variant of a row, which its own lookup leaves out."""
+RESULT_COLUMNS = (*RESULT, *ALIASES.values(), "libtype", TAG)
+"""What a tuned row says about the kernel that was chosen, in any spelling; no part of a shape."""
 
 _ARCH = re.compile(r"(?:[A-Za-z][\w.:+-]*)?", re.ASCII)
 """``sm90``, ``gfx942:sramecc+:xnack-``, ``x86-64-v4``; nothing in older tables."""
@@ -192,11 +193,11 @@ def checked_row(row: TunedRow, key: Key) -> TunedRow:
 def widened(header: tuple[str, ...], key: Key) -> tuple[str, ...]:
     """A file's columns, in its order, with those of ours that it lacks; all of ours for a new file."""
     if not header:
-        return (*DEVICE, *key.columns, *RESULT)
+        return (*DEVICE_COLUMNS, *key.columns, *RESULT)
     columns = list(header)
     if "gpu_model" not in columns and "cu_num" in columns:
         columns.insert(columns.index("cu_num") + 1, "gpu_model")
-    ours = (*DEVICE, *key.columns, *(spelled(columns, name) for name in RESULT))
+    ours = (*DEVICE_COLUMNS, *key.columns, *(spelled(columns, name) for name in RESULT))
     return (*columns, *(name for name in ours if name not in columns))
 
 

@@ -10,11 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from aiter_tuning.keys import CALLS_COLUMN, DEVICE_COLUMNS, Key, KeyValue, is_missing, normalise_dtype, parse_flag
-
-RESULT_COLUMNS = frozenset(
-    ("kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio", "config", "libtype", "solidx", "err_ratio")
-) | {"_tag"}
-"""What a tuned row says about the kernel that was chosen, in any of upstream's spellings; no part of a shape."""
+from aiter_tuning.tables.tuned_row import RESULT_COLUMNS
 
 _FLAG_NAMES = frozenset({"scaleAB", "bpreshuffle", "use_g1u1", "doweight_stage1"})
 _FLAG_PREFIXES = ("is_", "use_", "has_", "with_", "do_")
@@ -30,11 +26,8 @@ class UnknownColumns:
     """
 
     def __init__(self, header: Sequence[str], rows: Collection[Mapping[str, str]], key: Key) -> None:
-        self.names = tuple(
-            name
-            for name in header
-            if name not in {*key.columns, *DEVICE_COLUMNS, CALLS_COLUMN} and name not in RESULT_COLUMNS
-        )
+        known = {*key.columns, *DEVICE_COLUMNS, CALLS_COLUMN, *RESULT_COLUMNS}
+        self.names = tuple(name for name in header if name not in known)
         self._dtypes = tuple(name for name in self.names if "dtype" in name.lower())
         self._flags = tuple(
             name for name in self.names if name not in self._dtypes and _holds_flags(name, (row[name] for row in rows))
