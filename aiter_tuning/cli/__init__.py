@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 3
 EXIT_NO_DEVICE = 4
 EXIT_WRITE_FAILED = 5
 
@@ -54,6 +55,11 @@ def _run(command: str, args: object) -> int:
         return int(run(args))
     except NoDeviceError as error:
         return _fail(command, EXIT_NO_DEVICE, error)
+    except KeyboardInterrupt:
+        if command == "repro":  # where a candidate hangs is what its traceback tells
+            raise
+        print(f"aiter-tune {command}: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except (ValueError, OSError) as error:
         code = _code_of(error)
         if code is None:

@@ -1,6 +1,7 @@
 """What is typed: flags, spellings, mistakes."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -210,6 +211,17 @@ def test_a_reader_that_goes_away_is_no_error(place):
     os.close(write)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_is_one_line_and_exit_code_3(place):
+    os.mkfifo(place / "slow.csv")
+    command = [sys.executable, "-m", "aiter_tuning", "diff", "slow.csv", "good.csv", "--family", "gemm_cpu"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=place, text=True)
+    with open(place / "slow.csv", "w"):  # opens once the command has opened it, and keeps it waiting for a line
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+
+    assert (process.returncode, out, err) == (3, "", "aiter-tune diff: interrupted\n")
 
 
 def test_a_name_that_the_terminal_cannot_show_is_no_error(place):
