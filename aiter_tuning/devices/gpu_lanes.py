@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aiter_tuning.devices import cuda, hip
 from aiter_tuning.devices.conditions import driver_of_kernel
@@ -55,24 +55,21 @@ def gpu_build(kind: str | None = None) -> TorchBuild:
     return build
 
 
-def find_gpus(
-    kind: str, environ: Mapping[str, str] | None = None, nvml: Any | None = None
-) -> tuple[tuple[VisibleGpu, ...], Mask]:
+def find_gpus(kind: str) -> tuple[tuple[VisibleGpu, ...], Mask]:
     """The GPUs that are visible, in torch's order, and the mask that they were seen through. Creates no context.
 
     Raises:
         NoDeviceError: there is none; the message says why.
     """
-    environ = os.environ if environ is None else environ
-    mask = outer_mask(kind, environ)
+    mask = outer_mask(kind, os.environ)
     if mask.words == ():
-        raise NoDeviceError(f"no visible GPU: {mask.variable}={environ[mask.variable]!r} hides every device")
+        raise NoDeviceError(f"no visible GPU: {mask.variable}={os.environ[mask.variable]!r} hides every device")
     if not any(map(os.path.exists, _DRIVER_FILES[kind])):
         name = {"cuda": "NVIDIA", "hip": "AMD"}[kind]
         raise NoDeviceError(
             f"no visible GPU: no {name} driver is loaded here (none of {', '.join(_DRIVER_FILES[kind])})"
         )
-    found = _by_nvml(nvml or nvml_module(), mask, environ) if kind == "cuda" else None
+    found = _by_nvml(mask) if kind == "cuda" else None
     if found is None:
         found = _by_torch(kind, mask)
     if not found:
@@ -80,11 +77,13 @@ def find_gpus(
     return tuple(VisibleGpu(position, word, facts) for position, (facts, word) in enumerate(found)), mask
 
 
-def _by_nvml(nvml: Any | None, mask: Mask, environ: Mapping[str, str]) -> list[tuple[GpuFacts, str]] | None:
+def _by_nvml(mask: Mask) -> list[tuple[GpuFacts, str]] | None:
+    """None: NVML is not there, or cannot tell what CUDA shows."""
+    nvml = nvml_module()
     if nvml is None:
         return None
     try:
-        return visible_gpus(nvml, mask, environ)
+        return visible_gpus(nvml, mask, os.environ)
     except CannotTellError:
         return None
 

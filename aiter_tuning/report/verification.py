@@ -21,9 +21,7 @@ def doubts_of(row: Verified, ignored: Collection[str] = ()) -> list[tuple[Doubt,
     return [doubt for doubt in row.doubts if doubt[0] not in ignored]
 
 
-def print_verification(
-    found: Verification, stream: TextIO, *, ignored: Collection[str] = (), width: int | None = None
-) -> None:
+def print_verification(found: Verification, stream: TextIO, *, ignored: Collection[str] = ()) -> None:
     """One line for each row, what is wrong with those that do not hold, and how many there are of each."""
     print(f"{found.table}: {found.family} on {found.device}", file=stream)
     rows = [
@@ -31,7 +29,7 @@ def print_verification(
         for row in found.rows
     ]
     if rows:
-        print_table(_TITLES, rows, stream, numbers=_NUMBERS, whole=("verdict",), width=width)
+        print_table(_TITLES, rows, stream, numbers=_NUMBERS, whole=("verdict",))
     for row in found.rows:
         for doubt, text in doubts_of(row, ignored):
             print(f"  {row.label}: {doubt}: {text}", file=stream)

@@ -68,14 +68,14 @@ def take_name(temporary: Path, path: Path) -> bool:
     return True
 
 
-def remove_leftovers(path: str | os.PathLike[str], *, older_s: float = LEFTOVER_AGE_S) -> None:
+def remove_leftovers(path: str | os.PathLike[str]) -> None:
     """Removes temporary files of writers of ``path`` that were killed (their process ids may mean nothing here)."""
     target = Path(os.path.realpath(path))
     start, now = f".{target.name}.", time.time()
     for entry in os.scandir(target.parent):
         if entry.name.startswith(start) and entry.name.endswith(".tmp"):
             with contextlib.suppress(OSError):  # another writer was faster, or it is not ours to remove
-                if now - entry.stat(follow_symlinks=False).st_mtime > older_s:
+                if now - entry.stat(follow_symlinks=False).st_mtime > LEFTOVER_AGE_S:
                     os.unlink(entry.path)
 
 

@@ -12,7 +12,7 @@ of one layout keep it. Several layouts become one: upstream's spellings ours, co
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -59,9 +59,7 @@ def merge_into(
     *,
     gfx: str | None = None,
     refused: Refused | None = None,
-    keep: Callable[[Placed], bool] | None = None,
     sort: bool = False,
-    lock_timeout: float | None = 60.0,
 ) -> MergedFile:
     """Merges tables into ``out``, which takes part if it is there.
 
@@ -71,9 +69,7 @@ def merge_into(
         key: the family's key.
         gfx: the arch of rows that name none; without it they are kept as they are and never found.
         refused: takes what is wrong with a row, which is then left out; None: it is raised.
-        keep: whether a row that counts is written; None: all are.
         sort: whether to order the file by device and shape.
-        lock_timeout: seconds to wait for another writer.
 
     Raises:
         CsvError: a table cannot be read; nothing is written.
@@ -84,7 +80,6 @@ def merge_into(
     missing = next((path for path in paths if not path.exists()), None)
     if missing is not None:
         raise CsvError(missing, "no such file; expected a CSV file; check the path")
-    keep = keep or (lambda placed: True)
 
     def read(path: Path) -> TunedTable:
         table = read_tuned(path, key, refused=refused)
@@ -97,12 +92,11 @@ def merge_into(
     tables = [read(path) for path in others]
     evidence = EvidenceFiles()
     # The evidence of a row is on file before the row, as where rows are tuned; under a lock of its own.
-    records = _records(merge_tables([*tables, *read_target()], evidence), target, evidence, keep)
-    append_evidence(target, records, lock_timeout=lock_timeout)
-    with FileLock.beside(target, timeout=lock_timeout):
+    records = _records(merge_tables([*tables, *read_target()], evidence), target, evidence)
+    append_evidence(target, records)
+    with FileLock.beside(target):
         tables += read_target()
         merge = merge_tables(tables, evidence)
-        merge = replace(merge, kept=tuple(placed for placed in merge.kept if keep(placed)))
         header, rows = _written(tables, [*merge.kept, *merge.others], key, sort=sort)
         atomic_write(target, written_table(header, rows))
     return MergedFile(
@@ -148,10 +142,10 @@ def _with_gfx(table: TunedTable, gfx: str) -> TunedTable:
     return replace(table, entries=tuple(map(placed, table.entries)))
 
 
-def _records(merge: Merge, target: Path, evidence: EvidenceFiles, keep: Callable[[Placed], bool]) -> list[Evidence]:
+def _records(merge: Merge, target: Path, evidence: EvidenceFiles) -> list[Evidence]:
     """Records that explain rows which count, and which the target's evidence lacks."""
     there = {record.to_json() for record in read_evidence(evidence_path(target), warnings=[])}
-    found = (evidence.of(placed) for placed in merge.kept if keep(placed))
+    found = (evidence.of(placed) for placed in merge.kept)
     records = {record.to_json(): record for record in found if record is not None}
     new = [record for text, record in records.items() if text not in there]
     return sorted(new, key=lambda record: record.ended)

@@ -64,7 +64,7 @@ class _Keeper(Watcher):
         self.notes.append(text)
 
 
-def try_worker(device: Device, budget_s: float = BUDGET_S, startup_timeout_s: float = _START_S) -> Trial:
+def try_worker(device: Device, startup_timeout_s: float = _START_S) -> Trial:
     """Starts a worker on the device and lets it time a kernel against itself. Never raises for what the worker does."""
     sizes = _CPU_SIZES if device.torch_device == "cpu" else _GPU_SIZES
     began = time.monotonic()
@@ -81,7 +81,7 @@ def try_worker(device: Device, budget_s: float = BUDGET_S, startup_timeout_s: fl
             return Trial(import_s, bind_s, (), outcome.reason)
         if (problem := _problem(keeper.measured_by_group.get(0, {}).values())) is not None:
             return Trial(import_s, bind_s, (), problem)
-        deadline = time.monotonic() + budget_s
+        deadline = time.monotonic() + BUDGET_S
         for name, size in sizes.items():
             left = max(0.1, (deadline - time.monotonic()) / (len(sizes) - len(noise)))
             keeper = _Keeper()
