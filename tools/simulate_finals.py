@@ -4,8 +4,9 @@
     PYTHONPATH=. python3 tools/simulate_finals.py [--contests N]
 
 Prints how often an incumbent is replaced by its equal, how often a true gain of 5 % is found, and how far choices are
-from the best, at the noise of a quiet and of a busy device. Takes about two minutes; every contest has its own seed, so
-that the same N gives the same figures.
+from the best, at the noise of a quiet and of a busy device; then how often one process promotes, and how often the
+second confirms it, where candidates are a little faster or slower in each process. Takes about two minutes; every
+contest has its own seed, so that the same N gives the same figures.
 """
 
 from __future__ import annotations
@@ -57,6 +58,27 @@ def main() -> None:
             f"{noise:.1%} noise: regret {np.mean(regrets):.4f} on average, {max(regrets):.4f} at worst of {fewer}; "
             f"{np.mean(blocks):.1f} blocks"
         )
+    for process in (0.005, 0.01, 0.02):
+        for gain in (0.0, 0.02, 0.05):
+            once, twice = _in_two_processes(gain, process, fewer)
+            print(
+                f"{gain:.0%} faster, {process:.1%} from process to process: promoted by one {once}, by both {twice} "
+                f"of {fewer}"
+            )
+
+
+def _in_two_processes(gain: float, process: float, contests: int) -> tuple[int, int]:
+    """How often a challenger is promoted by its finals, and how often the confirmation agrees."""
+    once = twice = 0
+    for case in range(contests):
+        random = np.random.default_rng(case)
+        first, second = (
+            _winner(_contest([20 * a, 20 * (1 - gain) * b], 2 * case + number, 0.006, 0.01), 2)[1] == 1
+            for number, (a, b) in enumerate(np.exp(random.normal(0, process, (2, 2))))
+        )
+        once += first
+        twice += first and second
+    return once, twice
 
 
 def _contest(latencies: Sequence[float], seed: int, noise: float, drift: float) -> Sequence[Block]:
