@@ -75,7 +75,7 @@ class Figures(Watcher):
         """Each with whether the load was there before and after it."""
         self.notes: list[str] = []
 
-    def follow_up(self, group: int, results: Sequence[Measurement], number: int) -> Group | None:
+    def follow_up(self, group: int, results: Sequence[Measurement], number: int, *, idle: bool) -> Group | None:
         if group not in self._own:
             return None
         loaded = self._is_loaded()
