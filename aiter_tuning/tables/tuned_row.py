@@ -58,7 +58,7 @@ class TunedRow:
     config: Mapping[str, Any] = field(default_factory=dict)
     """What is launched; JSON values only."""
     stale: str = field(default="", compare=False)
-    """Filled in by a lookup, no column: why the latency may not hold any more; the row serves all the same."""
+    """Filled in by a lookup or a run, no column: why the latency may not hold any more; the row serves all the same."""
 
     @property
     def full_key(self) -> tuple[Any, ...]:
