@@ -62,8 +62,8 @@ def seed(table, scripted):
 def compare(table, scripted, shapes, seed):
     """Compares all sizes, as far as the script goes; returns the summary and the pool."""
 
-    def run(script=None, sizes=tuple(SEEDS), **flags):
-        pool = scripted(script or (lambda shape, name: US[name]), served)
+    def run(script=None, serve=served, sizes=tuple(SEEDS), **flags):
+        pool = scripted(script or (lambda shape, name: US[name]), serve)
         args = {"untune_file": str(shapes(*sizes)), "tune_file": str(table), "compare": True, "probe": False, **flags}
         return TunerCommon(Compared()).run(args, pool=pool), pool
 
@@ -97,9 +97,14 @@ def test_evidence_holds_all_that_a_report_tells_of_a_shape(compare, table):
     )
 
 
+@pytest.mark.parametrize("served_too", [False, True])
 @pytest.mark.parametrize("size", [256, 128, 64, 16])
-def test_a_resumed_comparison_reports_every_shape_once_in_the_order_of_the_file(compare, table, size):
-    first, _ = compare(stops_at(size), update_improved=True, batch=1)
+def test_a_resumed_comparison_reports_every_shape_once_in_the_order_of_the_file(compare, table, size, served_too):
+    def stops(shape, name, block):
+        return "stop" if shape["N"] == size and name == "serving quick" else served(shape, name, block)
+
+    interrupted = {"serve": stops} if served_too else {"script": stops_at(size)}
+    first, _ = compare(**interrupted, update_improved=True, batch=1)
     assert first.exit_code is ExitCode.interrupted
     before = read_evidence(evidence_path(table))[2:]
 
@@ -156,7 +161,10 @@ def test_shapes_whose_evidence_is_gone_are_counted(compare, table):
 
 
 def test_a_proposal_does_not_count_what_an_earlier_part_has_written(compare, table):
-    compare(stops_at(16), update_improved=True, batch=1)
+    def stops(shape, name, block):
+        return "stop" if shape["N"] == 16 and name == "serving quick" else served(shape, name, block)
+
+    compare(serve=stops, update_improved=True, batch=1)
 
     summary, _ = compare()
 
