@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -136,20 +137,12 @@ def test_a_familys_kernels_are_compiled_once_for_all_shapes_that_share_them(prec
     assert len(binaries(cache)) == 5  # two blocks, the view, the strided one, the product that does not fit
 
 
-def test_the_second_time_nothing_is_compiled(precompile, cache):
-    work = [group((compiles, 64), (compiles, 128))]
-    finish(precompile(work))
-    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
-    assert len(binaries(cache)) == 2
-    again = precompile(work)
-    finish(again)
-    assert states(again, 0, 2) == ["compiled", "compiled"]
-    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*")} == before
-
-
-def test_whatever_dies_or_hangs_is_no_verdict_and_its_neighbours_compile(precompile, cache, tmp_path):
+def test_whatever_dies_or_hangs_is_no_verdict_takes_its_assembler_along_and_its_neighbours_compile(
+    precompile, cache, tmp_path
+):
+    file = tmp_path / "pid"
     work = [
-        group((compiles, 64), (aborts,), (hangs, str(tmp_path / "pid")), (compiles, 128)),
+        group((compiles, 64), (aborts,), (hangs, str(file)), (compiles, 128)),
         group((BreaksOnLoading(),), (compiles, 32)),
         group((compiles, 256), (aborts,)),
     ]
@@ -160,12 +153,6 @@ def test_whatever_dies_or_hangs_is_no_verdict_and_its_neighbours_compile(precomp
     assert states(precompiler, 2, 2) == ["compiled", "no_verdict"]
     assert verdicts(precompiler, 0, 4) == [None] * 4
     assert len(binaries(cache)) == 3
-
-
-def test_an_overdue_compilation_takes_its_assembler_along(precompile, tmp_path):
-    file = tmp_path / "pid"
-    precompiler = precompile([group((hangs, str(file)))], timeout_s=2.0)
-    finish(precompiler)
     assert not is_alive(file) and descendants([precompiler.token]) == []
 
 
@@ -212,37 +199,89 @@ def test_nothing_outlives_a_parent_that_is_killed(tmp_path, cache):
         os.kill(assembler, signal.SIGKILL)
 
 
-def test_candidates_that_a_lane_has_come_to_are_passed_over(precompile, cache):
-    work = [group((compiles, 64), (compiles, 128), (compiles, 256))]
-    precompiler = precompile(work)
-    lane = precompiler.slots(0).open()
-    assert [lane.take(index) for index in range(3)] == [None] * 3
-    finish(precompiler)
-    assert states(precompiler, 0, 3) == ["skipped"] * 3
-    assert not binaries(cache)
+# A server imports torch and Triton and compiles once before it begins, so several tests look at the work of one
 
 
-def test_compile_processes_see_no_device_and_leave_the_lanes_cores_alone(precompile, tmp_path, cache, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    file, cores = tmp_path / "facts", sorted(os.sched_getaffinity(0))[:1]
-    precompiler = precompile([group((tells, str(file)))], cores=cores)
-    finish(precompiler)
-    facts = json.loads(file.read_text())
+class Aside(NamedTuple):
+    """What one server did on one core, beside a lane that had come to the third group already."""
+
+    cache: Path
+    cores: list
+    pid: int
+    taken: list
+    """What the lane was told about the candidates that it had come to."""
+    slots: list
+    """Of each group; None where it was not sent."""
+    states: list
+    """Of each group that was sent."""
+    facts: dict
+    """What a compile process saw."""
+    moments: dict
+    """When a candidate of the cheap and one of the dear group ran, in ns."""
+
+
+@pytest.fixture(scope="module")
+def aside(spawner, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("aside")
+    cheap, dear, cache = folder / "cheap", folder / "dear", folder / "cache"
+    cores = sorted(os.sched_getaffinity(0))[:1]
+    work = [
+        replace(group((tells, str(cheap))), cost=1.0),
+        replace(group((tells, str(dear))), cost=2.0),
+        group((compiles, 64), (compiles, 128), (compiles, 256)),
+        group((compiles, 32)),
+        group((compiles, (n for n in ()))),  # cannot be sent
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(cache))
+        patch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        precompiler = Precompiler(work, [gpu(0)], spawner, str(folder), cores=cores, fewest=1)
+        try:
+            lane = precompiler.slots(2).open()
+            taken = [lane.take(index) for index in range(3)]
+            finish(precompiler)
+            slots = [precompiler.slots(number) for number in range(5)]
+            seen = [states(precompiler, number, count) for number, count in enumerate((1, 1, 3, 1))]
+            moments = {file.name: file.stat().st_mtime_ns for file in (cheap, dear)}
+            facts = json.loads(dear.read_text())
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+            return Aside(cache, cores, precompiler.pid, taken, slots, seen, facts, moments)
+        finally:
+            precompiler.close()
+
+
+def test_candidates_that_a_lane_has_come_to_are_passed_over(aside):
+    assert aside.taken == [None] * 3
+    assert aside.states[2] == ["skipped"] * 3
+    assert len(binaries(aside.cache)) == 1, "the other group's"
+
+
+def test_compile_processes_see_no_device_and_leave_the_lanes_cores_alone(aside):
+    facts = aside.facts
     assert (facts["device"], facts["gpus"], facts["masks"]) == ("meta", 0, ["-1", "-1"])
-    assert facts["cores"] == cores and facts["nice"] >= 5
-    assert facts["leads_its_group"] and facts["parent"] == precompiler.pid
-    assert (facts["cwd"], facts["cache"]) == (os.getcwd(), str(cache))
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    assert facts["cores"] == aside.cores and facts["nice"] >= 5
+    assert facts["leads_its_group"] and facts["parent"] == aside.pid
+    assert (facts["cwd"], facts["cache"]) == (os.getcwd(), str(aside.cache))
 
 
-def test_groups_are_compiled_in_the_order_in_which_lanes_take_them(precompile, tmp_path):
+def test_groups_are_compiled_in_the_order_in_which_lanes_take_them(aside):
     """A list is worked off with the costliest first."""
-    cheap, dear = tmp_path / "cheap", tmp_path / "dear"
-    work = [replace(group((tells, str(cheap))), cost=1.0), replace(group((tells, str(dear))), cost=2.0)]
-    precompiler = precompile(work, cores=sorted(os.sched_getaffinity(0))[:1])
-    finish(precompiler)
-    assert dear.stat().st_mtime_ns < cheap.stat().st_mtime_ns
-    assert states(precompiler, 0, 1) == states(precompiler, 1, 1) == ["compiled"]
+    assert aside.moments["dear"] < aside.moments["cheap"]
+    assert aside.states[:2] == [["compiled"]] * 2
+
+
+def test_a_group_that_cannot_be_sent_is_left_to_its_lane(aside):
+    assert [slots is None for slots in aside.slots] == [False] * 4 + [True]
+    assert aside.states[3] == ["compiled"]
+
+
+def test_the_second_time_nothing_is_compiled(aside, precompile, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(aside.cache))
+    before = {path: path.stat().st_mtime_ns for path in aside.cache.rglob("*")}
+    again = precompile([group((compiles, 32))])
+    finish(again)
+    assert states(again, 0, 1) == ["compiled"]
+    assert {path: path.stat().st_mtime_ns for path in aside.cache.rglob("*")} == before
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
@@ -291,14 +330,6 @@ def test_the_interpreter_compiles_nothing_ahead(monkeypatch):
     assert can_precompile([gpu(0), gpu(1)])
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert not can_precompile([gpu(0)])
-
-
-def test_a_group_that_cannot_be_sent_is_left_to_its_lane(precompile):
-    work = [group((compiles, 64)), group((compiles, (n for n in ())))]
-    precompiler = precompile(work)
-    assert precompiler.slots(1) is None
-    finish(precompiler)
-    assert states(precompiler, 0, 1) == ["compiled"]
 
 
 @pytest.mark.parametrize(
