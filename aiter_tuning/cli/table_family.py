@@ -50,7 +50,8 @@ def family_of(paths: Iterable[Path], named: str | None) -> Family:
     """
     found = families_of(paths, named)
     if len(found) != 1:
-        raise UsageError(f"the files are of several families ({', '.join(found)}); expected tables of one: give a command for each, or say --family")
+        names = ", ".join(found)
+        raise UsageError(f"the files are of several families ({names}); give a command for each, or name one: --family")
     return next(iter(found.values()))[0]
 
 
