@@ -240,7 +240,7 @@ def test_threads_that_look_up_while_a_table_changes_see_one_state_or_the_other(s
     threads = [threading.Thread(target=look) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for turn in range(60):
+    for turn in range(24):
         write_table(new, *states[turn % 2]).replace(table)
         assert tuned(1, 64).us in (8.0, 9.0)
     stop.set()

@@ -20,6 +20,7 @@ from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
 from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint, profiles_of
 from aiter_tuning.tables.csv_reader import CsvError, read_csv, read_rows
+from op_tests.examples import examples
 
 GEMM = Key(M=int, N=int, K=int, dtype="fp32", bias=False)
 RUN = RunFingerprint({"device": "AMD, EPYC", "torch": "2.13", "iters": "101"})
@@ -421,7 +422,7 @@ measurement = st.builds(
 candidate = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.dictionaries(candidate, measurement, max_size=5))
 def test_every_measurement_comes_back_as_it_was_written(tmp_path_factory, measured):
     tuned = tmp_path_factory.mktemp("any") / "out.csv"

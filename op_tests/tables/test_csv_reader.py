@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from aiter_tuning.tables.csv_reader import CsvError, CsvScan, read_csv, read_rows
 from aiter_tuning.tables.csv_writer import csv_line
+from op_tests.examples import examples
 
 
 @pytest.fixture
@@ -245,7 +246,7 @@ def test_wherever_a_write_is_cut_off_all_whole_rows_remain(tmp_path_factory, cut
 cell = st.text(st.characters(exclude_characters="\0\r", exclude_categories=["Cs"]), max_size=12).map(str.strip)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_whatever_the_csv_module_writes_is_read_back(tmp_path_factory, data):
     width = data.draw(st.integers(1, 5))
@@ -265,7 +266,7 @@ def test_whatever_the_csv_module_writes_is_read_back(tmp_path_factory, data):
     assert [list(row.values()) for row in cells(path)] == told
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200), st.booleans())
 def test_any_bytes_are_a_table_or_one_line_that_says_why_not(tmp_path_factory, content, appended):
     path = tmp_path_factory.mktemp("bytes") / "any.csv"
@@ -292,7 +293,7 @@ def test_a_scan_reads_as_it_goes(written):
 any_cell = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12).map(str.strip)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(any_cell, min_size=1, max_size=5))
 def test_whatever_we_write_is_read_back(tmp_path_factory, row):
     path = tmp_path_factory.mktemp("ours") / "ours.csv"

@@ -22,9 +22,10 @@ from aiter_tuning.tables.merge_file import merge_into
 from aiter_tuning.tables.shapes import read_shapes
 from aiter_tuning.tables.tuned import TunedCsv
 from aiter_tuning.tables.tuned_row import TunedRow, row_cells, widened
+from op_tests.examples import examples
 
 GEMM = Key(M=int, N=int, K=int, bias=False, dtype="bf16")
-many = settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=examples(600), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 STRAY = [b"\0", b"\x01", b"\x7f", b"\x80", b"\xe9", b"\xff", b'"', b",", b"\n", b"\r", b"\xef\xbb\xbf"]
 """Bytes that belong into no cell of a table."""
@@ -185,7 +186,7 @@ def test_our_own_tables_may_be_cut_off_at_any_byte(path, table, data):
         agrees(found, [value for line, value in lines if line.encode().strip() in cut], [value for _, value in lines])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tuned_files)
 def test_check_reads_all_undamaged_rows_and_the_mended_copy_has_them(path, file):
     data, left, ever = file

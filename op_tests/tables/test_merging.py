@@ -21,6 +21,7 @@ from aiter_tuning.tables.preference import Contender, prefer
 from aiter_tuning.tables.tuned import TunedCsv
 from aiter_tuning.tables.tuned_reader import read_tuned
 from aiter_tuning.tables.tuned_row import TunedRow
+from op_tests.examples import examples
 
 GEMM = Key(M=int, N=int, K=int, dtype="bf16", bias=False)
 HEADER = "gfx,cu_num,M,N,K,us,kernelName\n"
@@ -111,7 +112,7 @@ contenders = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(contenders)
 def test_the_order_of_rows_changes_nothing_but_which_of_equals_counts(rows):
     decided = [
@@ -125,7 +126,7 @@ def test_the_order_of_rows_changes_nothing_but_which_of_equals_counts(rows):
     assert len(prefer(rows).lost) == len(rows) - 1
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(contenders)
 def test_no_row_loses_to_a_slower_one_of_its_own_environment(rows):
     decided = prefer(rows)

@@ -95,7 +95,7 @@ def test_good_rows_stay_slow_wrong_and_dead_ones_are_replaced_and_reruns_change_
     assert by_size[32].served.before.measurement.status == "mismatch"
     assert by_size[64].served.before.kernel == "steady", "what serving runs where a kernel is gone"
     assert by_size[8].served.after is None and by_size[8].served.before.is_right
-    for _ in range(3):
+    for _ in range(2):
         before = table.read_bytes()
         again = run(Compared(), 8, 16, 32, 64, update_improved=True)
         assert set(verdicts(again).values()) == {"retained"}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from aiter_tuning.contest import Block
 from aiter_tuning.tuner.race_rule import RaceRule, RaceState, TieBreak, race_outcome, student_t
+from op_tests.examples import examples
 from op_tests.tuner.simulated_contests import Bench, run_contest
 
 NAMES = tuple("abcdefghij")
@@ -180,7 +181,7 @@ shapes_of_races = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(shapes_of_races, st.randoms(use_true_random=False))
 def test_the_order_of_the_entrants_changes_nothing(drawn, shuffler):
     true_us, seed, noise, min_blocks, protects = drawn
@@ -203,7 +204,7 @@ def test_the_order_of_the_entrants_changes_nothing(drawn, shuffler):
     assert (other.winner, other.tie_break) == (outcome.winner, outcome.tie_break)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(shapes_of_races, st.data())
 def test_a_race_that_is_resumed_decides_as_one_that_was_not(drawn, data):
     true_us, seed, noise, min_blocks, protects = drawn
@@ -220,7 +221,7 @@ def test_a_race_that_is_resumed_decides_as_one_that_was_not(drawn, data):
     assert rule.active(range(len(true_us)), blocks) == ()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(shapes_of_races)
 def test_elimination_is_for_good_and_never_of_a_protected_one(drawn):
     true_us, seed, noise, min_blocks, protects = drawn

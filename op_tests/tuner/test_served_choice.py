@@ -15,6 +15,7 @@ from aiter_tuning.tuner.finals import Finals
 from aiter_tuning.tuner.finals_rule import FinalsRule
 from aiter_tuning.tuner.outcome import Verdict
 from aiter_tuning.tuner.served_choice import BEFORE, after_name, judge_served, served_of
+from op_tests.examples import examples
 from op_tests.tuner.simulated_contests import Bench, run_contest
 
 UNTUNED, TUNED, GONE = Today("torch", "torch"), Today("old", "torch", "old"), Today("torch", "torch", "of yore")
@@ -95,14 +96,14 @@ def test_the_margin_is_that_of_what_serving_did():
     assert decision.choice.gate.bar_pct == 3.0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(seed=st.integers(0, 10**6), noise=st.floats(0.001, 0.03))
 def test_a_row_that_serves_no_faster_is_hardly_ever_promoted(seed, noise):
     decision = judged(TUNED, Verdict.promoted, "new", 100.0, 100.0, seed=seed, noise=noise)
     assert decision.verdict in (Verdict.retained, Verdict.ambiguous)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(seed=st.integers(0, 10**6), before=st.floats(1, 1e5), gain=st.floats(0.2, 0.9))
 def test_a_large_gain_is_always_promoted(seed, before, gain):
     decision = judged(TUNED, Verdict.promoted, "new", before, before * (1 - gain), seed=seed)

@@ -14,6 +14,7 @@ from aiter_tuning.tuner.finals_rule import FinalsRule
 from aiter_tuning.tuner.outcome import Verdict
 from aiter_tuning.tuner.race_rule import RaceRule
 from aiter_tuning.tuning_policy import PromotionPolicy
+from op_tests.examples import examples
 from op_tests.tuner.simulated_contests import Bench, run_contest
 
 NAMES = ("torch", "old", "new", "newer")
@@ -180,7 +181,7 @@ ends = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([WRONG, CRASH]))
 todays = st.sampled_from([UNTUNED, TUNED, GONE])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(latencies, ends, todays, st.integers(0, 1000), st.sampled_from([0.002, 0.02]), st.booleans())
 def test_whoever_wins_is_right_and_nobody_wins_without_the_margin(latencies, failed, today, seed, noise, races):
     failed = {name: failure for name, failure in failed.items() if name in latencies}
@@ -200,7 +201,7 @@ def test_whoever_wins_is_right_and_nobody_wins_without_the_margin(latencies, fai
         assert choice.winner in (None, today.row)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(latencies, todays, st.integers(0, 1000))
 def test_a_winner_is_retained_when_it_has_become_the_row(latencies, today, seed):
     """Other blocks, and the same noise. (Who missed the bar by chance may pass it the next time.)"""
@@ -212,7 +213,7 @@ def test_a_winner_is_retained_when_it_has_become_the_row(latencies, today, seed)
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), st.one_of(st.floats(0.5, 500), st.sampled_from([WRONG, CRASH]))), todays)
-@settings(max_examples=2000)
+@settings(max_examples=examples(2000))
 def test_single_latencies_obey_the_same_rules(latencies, today):
     choice = single(latencies, today)
     right = {name for name, us in latencies.items() if not isinstance(us, Measurement)}
