@@ -39,17 +39,16 @@ def evidence(row, incumbent, versions):
     )
 
 
-def test_each_row_is_held_against_the_default_and_what_it_replaced(command, table):
+def test_each_row_is_held_against_the_default_and_what_it_replaced(run_here, table):
     rows = [row(8, "quick"), row(16, "wrong"), row(32, "gone"), row(64, "fair"), row(128, "steady"), row(9, "quick")]
     rows.append(replace(row(7, "steady"), config={"do": "same"}))
     elsewhere = row(8, "quick", gfx="sm90", cu_num=132, gpu_model="NVIDIA H200")
     TunedCsv(table, Compared.key).update([*rows, elsewhere])
     append_evidence(table, [evidence(rows[3], "quick", {}), evidence(rows[5], "steady", {"torch": "1.0"})])
 
-    process = command("verify", "out.csv", "--family", COMPARED, "--json")
-    out, err = process.communicate()
+    code, out, err = run_here("verify", "out.csv", "--family", COMPARED, "--json")
 
-    assert process.returncode == 1, err
+    assert code == 1, err
     told = json.loads(out)
     found = {one["shape"]["N"]: one for one in told["rows"]}
     assert {n: list(one["doubts"]) for n, one in found.items()} == {
@@ -89,8 +88,7 @@ def test_a_table_whose_rows_hold_ends_with_0_and_kinds_can_be_left_out(command, 
         (("out.csv", "--family", COMPARED, "--ignore", "luck"), "no kind of doubt"),
     ],
 )
-def test_what_cannot_be_verified_is_one_line_and_exit_code_2(command, table, words, says):
+def test_what_cannot_be_verified_is_one_line_and_exit_code_2(run_here, table, words, says):
     TunedCsv(table, Compared.key).update([row(8, "quick")])
-    process = command("verify", *words)
-    _, err = process.communicate()
-    assert process.returncode == 2 and says in err and len(err.splitlines()) == 1
+    code, _, err = run_here("verify", *words)
+    assert code == 2 and says in err and len(err.splitlines()) == 1

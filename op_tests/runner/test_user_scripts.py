@@ -22,7 +22,7 @@ ROOT = str(Path(__file__).parents[2])
 BODY = """
 import sys
 sys.path.insert(0, {root!r})
-from aiter_tuning import MpTunerTask, mp_tuner
+from aiter_tuning import MpTunerTask, Pool, mp_tuner
 print("the script runs", flush=True)
 FACTOR = 2
 
@@ -58,19 +58,34 @@ CALL = """
 results = mp_tuner(tasks(candidate, Scale(2), lambda x, y: y.copy_(x * FACTOR)), [(3, None)], return_status=True)
 print([str(result.status) for result in results])
 """
+ON_A_POOL = """
+with Pool("cpu", 1, standbys=False) as pool:  # half as many imports of torch
+    three = tasks(candidate, Scale(2), lambda x, y: y.copy_(x * FACTOR))
+    results = mp_tuner(three, [(3, None)], return_status=True, pool=pool)
+print([str(result.status) for result in results])
+"""
 
 
-def test_a_script_without_a_main_guard_runs_once(tmp_path):
-    file = tmp_path / "tune.py"
-    file.write_text(script(CALL))
-    out = run(str(file))
-    assert out.count("the script runs") == 1
-    assert "['ok', 'ok', 'ok']" in out
+@pytest.fixture(scope="module")
+def plain_script(tmp_path_factory):
+    """What a script printed that calls ``mp_tuner`` and nothing else."""
+    file = tmp_path_factory.mktemp("script") / "tune.py"
+    file.write_text(script(CALL + "print('torch' in sys.modules)\n"))
+    return run(str(file))
+
+
+def test_a_script_without_a_main_guard_runs_once(plain_script):
+    assert plain_script.count("the script runs") == 1
+    assert "['ok', 'ok', 'ok']" in plain_script
+
+
+def test_the_parent_imports_no_torch(plain_script):
+    assert plain_script.splitlines()[-1] == "False"
 
 
 def test_from_the_command_line_and_from_standard_input(tmp_path):
-    assert "['ok', 'ok', 'ok']" in run("-c", script(CALL), cwd=tmp_path)
-    assert "['ok', 'ok', 'ok']" in run("-", text=script(CALL), cwd=tmp_path)
+    assert "['ok', 'ok', 'ok']" in run("-c", script(ON_A_POOL), cwd=tmp_path)
+    assert "['ok', 'ok', 'ok']" in run("-", text=script(ON_A_POOL), cwd=tmp_path)
 
 
 def test_from_a_thread_that_ends_before_the_pool_does(tmp_path):
@@ -79,9 +94,8 @@ def test_from_a_thread_that_ends_before_the_pool_does(tmp_path):
         script(
             """
             import threading
-            from aiter_tuning import Pool
             made = []
-            thread = threading.Thread(target=lambda: made.append(Pool("cpu", 1)))
+            thread = threading.Thread(target=lambda: made.append(Pool("cpu", 1, standbys=False)))
             thread.start(); thread.join()
             answers = []
             call = lambda: answers.extend(mp_tuner(tasks(candidate), [(1, None)], pool=made[0]))
@@ -96,7 +110,7 @@ def test_from_a_thread_that_ends_before_the_pool_does(tmp_path):
 
 def test_from_a_cell_whose_functions_have_no_file(tmp_path):
     notebook = script(
-        "namespace = dict(globals())\nexec(compile('''" + CALL.strip() + "''', '<cell 2>', 'exec'), namespace)\n"
+        "namespace = dict(globals())\nexec(compile('''" + ON_A_POOL.strip() + "''', '<cell 2>', 'exec'), namespace)\n"
     )
     assert "['ok', 'ok', 'ok']" in run("-c", notebook, cwd=tmp_path)
 
@@ -129,7 +143,6 @@ def _token(process):
 
 SLEEPER = """
 import time
-from aiter_tuning import Pool
 def sleeper(x, y):
     print("sleeping", flush=True)
     open({flag!r}, "w").close()
@@ -163,8 +176,7 @@ def test_a_script_that_forgets_its_pool_leaves_nothing(tmp_path):
     file.write_text(
         script(
             """
-            from aiter_tuning import Pool
-            pool = Pool("cpu", 1)
+            pool = Pool("cpu", 1, standbys=False)
             mp_tuner(tasks(candidate), [(1, None)], pool=pool)
             print("token", pool.lanes[0].worker.token)
             """
@@ -172,9 +184,3 @@ def test_a_script_that_forgets_its_pool_leaves_nothing(tmp_path):
     )
     token = next(line.split()[1] for line in run(str(file)).splitlines() if line.startswith("token"))
     assert descendants({token}) == []
-
-
-def test_the_parent_imports_no_torch(tmp_path):
-    file = tmp_path / "tune.py"
-    file.write_text(script(CALL + "print('torch' in sys.modules)\n"))
-    assert "False" in run(str(file))
