@@ -415,9 +415,7 @@ class Run:
         lane.announced = None
         busy = lane.state == "busy"
         lane.drop_group()
-        follow_up = self._watcher.follow_up(
-            group, ledger.results, self._feed.next_number, idle=self._feed.is_empty
-        )
+        follow_up = self._watcher.follow_up(group, ledger.results, self._feed.next_number, idle=self._feed.is_empty)
         self._watcher.group_ended(group, ledger.results)
         if follow_up is not None:
             lane.open_group(*self._feed.number(follow_up))

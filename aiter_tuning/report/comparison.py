@@ -11,8 +11,8 @@ from typing import Any, TextIO
 from aiter_tuning.quantities import counted, us_digits
 from aiter_tuning.report.table import PLAIN_WIDTH, print_hidden, print_table
 from aiter_tuning.tables.csv_writer import csv_line
+from aiter_tuning.tuner.before_after import Side
 from aiter_tuning.tuner.outcome import RunSummary, ShapeOutcome
-from aiter_tuning.tuner.served import Side
 
 SHOWN = 40
 _TITLES = ("shape", "before us", "after us", "speedup", "action", "verdict", "before", "after")

@@ -22,21 +22,19 @@ from pathlib import Path
 
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
-from aiter_tuning.tables.checkpoint import Checkpoint
 from aiter_tuning.tables.checkpoint_row import COMPARISON
 from aiter_tuning.tables.evidence import Evidence, append_evidence, evidence_path
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
-from aiter_tuning.task import Group
+from aiter_tuning.task import Group, Logbook
 from aiter_tuning.tuner.deciding import Decision
 from aiter_tuning.tuner.family import Family
-from aiter_tuning.tuner.finals import Finals, FinalsSettings, contest_on_record, most_blocks
-from aiter_tuning.tuner.finals_rule import FinalsRule
+from aiter_tuning.tuner.finals import FinalsSettings
 from aiter_tuning.tuner.fingerprint import DIGEST_LENGTH, source_digest
 from aiter_tuning.tuner.plan import ShapePlan
 from aiter_tuning.tuner.review import NewRow
 from aiter_tuning.tuner.served_choice import BEFORE, after_name, judge_served, served_of
 from aiter_tuning.tuner.serving_tasks import ServeShape
-from aiter_tuning.tuner.tasks import FamilyTasks
+from aiter_tuning.tuner.shape_contest import Contests, ShapeContest, paired_rule
 
 
 class StagedTables:
@@ -91,32 +89,20 @@ class Comparison:
 
     Args:
         family: the operator; it has a public one, ``serve``.
-        tasks: how inputs and reference are made.
-        checkpoint: what is on record, and where the workers write.
+        contests: makes them.
         settings: the bar and the number of blocks.
         tables: where the two sides look.
-        retry: failures of earlier runs that do not count.
     """
 
     unfinished = "what it serves is not compared yet"
 
-    def __init__(
-        self,
-        family: Family,
-        tasks: FamilyTasks,
-        checkpoint: Checkpoint,
-        settings: FinalsSettings,
-        tables: StagedTables,
-        retry: frozenset[Status] = frozenset(),
-    ) -> None:
-        self._tasks = tasks
-        self._checkpoint = checkpoint
+    def __init__(self, family: Family, contests: Contests, settings: FinalsSettings, tables: StagedTables) -> None:
+        self._contests = contests
         self._settings = settings
         self._tables = tables
-        self._retry = retry
         self._source = source_digest(family, ("serve",))
 
-    def plan(self, plan: ShapePlan, decision: Decision, fingerprints: Mapping[str, str]) -> Finals | None:
+    def plan(self, plan: ShapePlan, decision: Decision, fingerprints: Mapping[str, str]) -> ShapeContest | None:
         """The comparison of a shape whose finals are over; None if nothing is to be served."""
         winner = decision.choice.winner
         if winner is None or not decision.is_complete:
@@ -125,15 +111,16 @@ class Comparison:
         expected_us = {BEFORE: _us(decision.measurements.get(plan.incumbent)) or winner_us}
         if changes_row(plan, decision):
             expected_us[after_name(winner)] = winner_us
-        return contest_on_record(
-            self._checkpoint,
+        settings = self._settings
+        return self._contests.on_record(
             plan.shape,
             tuple(expected_us),
             expected_us,
             self.fingerprints(plan, decision, fingerprints),
-            self._rule,
+            lambda ordered, running_us: paired_rule(
+                ordered, running_us, BEFORE, settings.rounds, settings.policy.min_improvement_pct
+            ),
             phase=COMPARISON,
-            retry=self._retry,
         )
 
     def fingerprints(self, plan: ShapePlan, decision: Decision, fingerprints: Mapping[str, str]) -> dict[str, str]:
@@ -147,43 +134,34 @@ class Comparison:
             after_name(winner): self._digest([winner, fingerprints[winner]]),
         }
 
-    def is_fresh(self, contest: Finals) -> bool:
+    def is_fresh(self, contest: ShapeContest) -> bool:
         """Whether a row is to change."""
         return len(contest.names) > 1
 
-    def group(
-        self, plan: ShapePlan, decision: Decision, contest: Finals, fingerprints: Mapping[str, str], new_row: NewRow
-    ) -> Group:
+    def group(self, plan: ShapePlan, decision: Decision, contest: ShapeContest, new_row: NewRow) -> Group:
         """What a lane carries out.
 
         Raises:
             OSError: the new row could not be staged.
         """
-        running = contest.names[: contest.running]
-        winner = decision.choice.winner or ""
-        staged = self._tables.stage(*new_row()) if after_name(winner) in running else ""
+        tasks, winner = self._contests.tasks, decision.choice.winner or ""
+        staged = self._tables.stage(*new_row()) if after_name(winner) in contest.names[: contest.running] else ""
 
         def serve(name: str) -> ServeShape:
             tables, kernel = (self._tables.today, "") if name == BEFORE else ((staged,), winner)
-            return ServeShape(self._tasks.reference, dict(plan.shape), tables, kernel, plan.work)
+            return ServeShape(tasks.reference, dict(plan.shape), tables, kernel, plan.work)
 
-        prints = self.fingerprints(plan, decision, fingerprints)
-        logbook = self._checkpoint.logbook(plan.shape, running, prints, contest.attempts, phase=COMPARISON)
-        ways = [((name,), serve(name)) for name in running]
-        group = self._tasks.group_of(plan.shape, plan.label, plan.work, ways, logbook)
-        return replace(group, contest=contest.contest, fresh=self.is_fresh(contest))
+        def group_of(names: Sequence[str], logbook: Logbook) -> Group:
+            ways = [((name,), serve(name)) for name in names]
+            return tasks.group_of(plan.shape, plan.label, plan.work, ways, logbook)
 
-    def judge(self, plan: ShapePlan, decision: Decision, contest: Finals) -> Decision:
+        return replace(self._contests.group(plan.shape, contest, group_of), fresh=self.is_fresh(contest))
+
+    def judge(self, plan: ShapePlan, decision: Decision, contest: ShapeContest) -> Decision:
         """The decision now that it is known what serving makes of it."""
         settings, winner = self._settings, decision.choice.winner or ""
         served = served_of(contest, plan.today, winner, settings.policy)
         return judge_served(decision, plan, served, err_ratio=settings.err_ratio, policy=settings.policy)
-
-    def _rule(self, names: Sequence[str], running_us: Sequence[float]) -> FinalsRule:
-        rounds = self._settings.rounds
-        most = max(rounds, most_blocks(running_us))
-        kept = frozenset(range(len(names)))
-        return FinalsRule(names.index(BEFORE), kept, rounds, most, self._settings.policy.min_improvement_pct)
 
     def _digest(self, what: Sequence[object]) -> str:
         return hashlib.sha256(json.dumps([self._source, *what]).encode()).hexdigest()[:DIGEST_LENGTH]

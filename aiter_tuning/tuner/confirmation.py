@@ -10,23 +10,20 @@ Both processes have to see the bar reached. What is told as the margin is the le
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-from aiter_tuning.status import Status
-from aiter_tuning.tables.checkpoint import Checkpoint
 from aiter_tuning.tables.checkpoint_row import CONFIRMATION
 from aiter_tuning.task import Group
+from aiter_tuning.tuner.before_after import BeforeAfter
 from aiter_tuning.tuner.choice import Choice, Today, conclude
 from aiter_tuning.tuner.deciding import Decision
-from aiter_tuning.tuner.finals import Finals, FinalsSettings, contest_on_record, most_blocks
-from aiter_tuning.tuner.finals_rule import FinalsRule
+from aiter_tuning.tuner.finals import FinalsSettings
 from aiter_tuning.tuner.outcome import Verdict
 from aiter_tuning.tuner.plan import ShapePlan
 from aiter_tuning.tuner.review import NewRow
-from aiter_tuning.tuner.served import Served
+from aiter_tuning.tuner.shape_contest import Contests, ShapeContest, paired_rule
 from aiter_tuning.tuner.sides import sides_of
-from aiter_tuning.tuner.tasks import FamilyTasks
 from aiter_tuning.tuning_policy import PROMOTE, PromotionPolicy
 
 
@@ -34,68 +31,48 @@ class Confirmation:
     """Confirms what finals promoted; a :class:`~aiter_tuning.tuner.review.Review`.
 
     Args:
-        tasks: how candidates become tasks.
-        checkpoint: what is on record, and where the workers write.
+        contests: makes them.
         settings: the bar and the number of blocks.
-        retry: failures of earlier runs that do not count.
     """
 
     unfinished = "not confirmed in another process yet"
 
-    def __init__(
-        self,
-        tasks: FamilyTasks,
-        checkpoint: Checkpoint,
-        settings: FinalsSettings,
-        retry: frozenset[Status] = frozenset(),
-    ) -> None:
-        self._tasks = tasks
-        self._checkpoint = checkpoint
+    def __init__(self, contests: Contests, settings: FinalsSettings) -> None:
+        self._contests = contests
         self._settings = settings
-        self._retry = retry
 
-    def plan(self, plan: ShapePlan, decision: Decision, fingerprints: Mapping[str, str]) -> Finals | None:
+    def plan(self, plan: ShapePlan, decision: Decision, fingerprints: Mapping[str, str]) -> ShapeContest | None:
         """The contest of incumbent and challenger; None if nobody was promoted by blocks of finals."""
         winner = decision.choice.winner
         if winner is None or not decision.is_complete or not _was_promoted(plan.today, decision):
             return None
-        names = (plan.incumbent, winner)
-        return contest_on_record(
-            self._checkpoint,
+        names, settings = (plan.incumbent, winner), self._settings
+        return self._contests.on_record(
             plan.shape,
             names,
             {name: decision.measurements[name].us for name in names},
             fingerprints,
-            lambda ordered, running_us: self._rule(plan.incumbent, ordered, running_us),
+            lambda ordered, running_us: paired_rule(
+                ordered, running_us, plan.incumbent, settings.rounds, settings.policy.min_improvement_pct
+            ),
             phase=CONFIRMATION,
-            retry=self._retry,
         )
 
-    def is_fresh(self, contest: Finals) -> bool:
+    def is_fresh(self, contest: ShapeContest) -> bool:
         """Always: that is what it is for."""
         return True
 
-    def group(
-        self, plan: ShapePlan, decision: Decision, contest: Finals, fingerprints: Mapping[str, str], new_row: NewRow
-    ) -> Group:
+    def group(self, plan: ShapePlan, decision: Decision, contest: ShapeContest, new_row: NewRow) -> Group:
         """What a lane carries out."""
-        running = contest.names[: contest.running]
-        logbook = self._checkpoint.logbook(plan.shape, running, fingerprints, contest.attempts, phase=CONFIRMATION)
-        group = self._tasks.group(plan, [plan.candidate(name) for name in running], logbook)
-        return replace(group, contest=contest.contest, fresh=True)
+        return replace(self._contests.group_of_candidates(plan, contest), fresh=True)
 
-    def judge(self, plan: ShapePlan, decision: Decision, contest: Finals) -> Decision:
+    def judge(self, plan: ShapePlan, decision: Decision, contest: ShapeContest) -> Decision:
         """The decision now that both processes have been heard."""
         winner = decision.choice.winner or ""
         policy = self._settings.policy
         sides = sides_of(contest, (plan.incumbent, plan.incumbent), (winner, winner), policy)
         choice = confirmed_choice(decision, plan.today, sides, err_ratio=self._settings.err_ratio, policy=policy)
         return replace(decision, choice=choice, verdict=choice.verdict, reason=choice.reason, confirmed=sides)
-
-    def _rule(self, incumbent: str, names: Sequence[str], running_us: Sequence[float]) -> FinalsRule:
-        rounds, bar_pct = self._settings.rounds, self._settings.policy.min_improvement_pct
-        kept = frozenset(range(len(names)))
-        return FinalsRule(names.index(incumbent), kept, rounds, max(rounds, most_blocks(running_us)), bar_pct)
 
 
 def _was_promoted(today: Today, decision: Decision) -> bool:
@@ -105,7 +82,7 @@ def _was_promoted(today: Today, decision: Decision) -> bool:
 
 
 def confirmed_choice(
-    decision: Decision, today: Today, sides: Served, *, err_ratio: float, policy: PromotionPolicy
+    decision: Decision, today: Today, sides: BeforeAfter, *, err_ratio: float, policy: PromotionPolicy
 ) -> Choice:
     """The choice after a contest of incumbent and challenger in another process.
 

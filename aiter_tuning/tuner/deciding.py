@@ -10,12 +10,13 @@ from aiter_tuning.contest import Block
 from aiter_tuning.measure.statistics import median
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
+from aiter_tuning.tuner.before_after import BeforeAfter
 from aiter_tuning.tuner.choice import Choice, choose
 from aiter_tuning.tuner.final_choice import choose_finalist
-from aiter_tuning.tuner.finals import Finals, FinalsSettings
+from aiter_tuning.tuner.finals import FinalsSettings
 from aiter_tuning.tuner.outcome import ShapeOutcome, Verdict
 from aiter_tuning.tuner.paired import timed_in
-from aiter_tuning.tuner.served import Served
+from aiter_tuning.tuner.shape_contest import ShapeContest
 from aiter_tuning.tuner.shape_run import ShapeRun
 
 
@@ -34,9 +35,9 @@ class Decision:
     """By their index in the blocks."""
     is_complete: bool
     """Nothing was left to measure."""
-    served: Served | None = None
+    served: BeforeAfter | None = None
     """What serving runs before and after, where that was compared."""
-    confirmed: Served | None = None
+    confirmed: BeforeAfter | None = None
     """The incumbent and the challenger in another process, where somebody was promoted."""
 
     @property
@@ -82,7 +83,7 @@ def decide(run: ShapeRun, settings: FinalsSettings) -> Decision:
     )
 
 
-def _together(finals: Finals, screened: Mapping[str, Measurement]) -> dict[str, Measurement]:
+def _together(finals: ShapeContest, screened: Mapping[str, Measurement]) -> dict[str, Measurement]:
     """What the finals ended with; for those that have no verdict yet, what their blocks say so far."""
     together = {}
     for index, name in enumerate(finals.names):

@@ -20,8 +20,8 @@ from aiter_tuning.keys import Shape
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
 from aiter_tuning.tables.evidence import Evidence, Timed, evidence_path, read_evidence
+from aiter_tuning.tuner.before_after import BeforeAfter, Side
 from aiter_tuning.tuner.outcome import ShapeOutcome, Verdict
-from aiter_tuning.tuner.served import Served, Side
 
 
 class Decided(NamedTuple):
@@ -99,10 +99,10 @@ def outcome_of_record(record: Evidence, decided: Decided, *, was_untuned: bool =
     )
 
 
-def served_of_record(served: Mapping[str, Any]) -> Served | None:
+def served_of_record(served: Mapping[str, Any]) -> BeforeAfter | None:
     """What was compared as served, without the gate; None if nothing was, or it is not in the form we write."""
     before, after = _side(served.get("before")), _side(served.get("after"))
-    return None if before is None else Served(before, after, blocks=len(before.samples_us))
+    return None if before is None else BeforeAfter(before, after, blocks=len(before.samples_us))
 
 
 def _side(found: object) -> Side | None:

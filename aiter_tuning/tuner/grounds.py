@@ -19,11 +19,11 @@ from aiter_tuning.status import Status
 from aiter_tuning.tables.checkpoint import RunFingerprint
 from aiter_tuning.tables.checkpoint_row import DIGITS
 from aiter_tuning.tables.evidence import Evidence, Timed
+from aiter_tuning.tuner.before_after import BeforeAfter, Side
 from aiter_tuning.tuner.choice import Choice
 from aiter_tuning.tuner.outcome import Verdict
 from aiter_tuning.tuner.paired import timed_in
 from aiter_tuning.tuner.plan import ShapePlan
-from aiter_tuning.tuner.served import Served, Side
 
 Conditions = Callable[[str, float], Mapping[str, Any]]
 """What was read of a device, by its UUID, since a moment of the monotonic clock."""
@@ -74,8 +74,8 @@ class Grounds:
         fingerprints: Mapping[str, str],
         began: str,
         since: float,
-        served: Served | None = None,
-        confirmed: Served | None = None,
+        served: BeforeAfter | None = None,
+        confirmed: BeforeAfter | None = None,
     ) -> Evidence:
         """The record of one decision.
 
@@ -150,7 +150,7 @@ def _samples(name: str, finalists: Sequence[str], blocks: Sequence[Block]) -> tu
     return tuple(None if us is None else round(us, 4) for us in samples)
 
 
-def _sides(sides: Served | None) -> dict[str, Any]:
+def _sides(sides: BeforeAfter | None) -> dict[str, Any]:
     def side(one: Side | None) -> dict[str, Any] | None:
         if one is None:
             return None

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
-from aiter_tuning.tuner.served import Served
+from aiter_tuning.tuner.before_after import BeforeAfter
 
 
 class ExitCode(IntEnum):
@@ -84,7 +84,7 @@ class ShapeOutcome:
     """Whether a row would have been, had the run been allowed to (``--update_improved``)."""
     was_untuned: bool = False
     """Whether there was no row before."""
-    served: Served | None = None
+    served: BeforeAfter | None = None
     """What serving runs before and after; None: that was not compared."""
     incumbent: str = ""
     """What ran before: the published row's candidate, else the default."""

@@ -26,12 +26,13 @@ from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import LaneView, Watcher
 from aiter_tuning.status import Status
 from aiter_tuning.tables.checkpoint import Checkpoint
-from aiter_tuning.tables.checkpoint_row import DECISION, FINALS, SCREEN
+from aiter_tuning.tables.checkpoint_row import DECISION, SCREEN
 from aiter_tuning.tables.evidence import Evidence
 from aiter_tuning.tables.tuned import TunedRow
 from aiter_tuning.task import Group
-from aiter_tuning.tuner.deciding import Decision, decide, outcome_of
-from aiter_tuning.tuner.finals import Finals, FinalsPlanner
+from aiter_tuning.tuner.course import Course
+from aiter_tuning.tuner.deciding import Decision, outcome_of
+from aiter_tuning.tuner.finals import FinalsPlanner
 from aiter_tuning.tuner.grounds import Grounds, now
 from aiter_tuning.tuner.outcome import FailureCause, ShapeOutcome, Verdict, gather_causes, merge_causes
 from aiter_tuning.tuner.plan import ShapePlan
@@ -40,6 +41,7 @@ from aiter_tuning.tuner.profile_file import ProfileFile
 from aiter_tuning.tuner.publishing import Publisher, WriteFailedError, tuned_row
 from aiter_tuning.tuner.reporter import Reporter
 from aiter_tuning.tuner.review import Review, Waiting
+from aiter_tuning.tuner.shape_contest import ShapeContest
 from aiter_tuning.tuner.shape_run import ShapeRun
 
 MOST_CAUSES = 1000
@@ -70,7 +72,7 @@ class Recorder(Watcher):
         the tuned table is written, or another one in its place."""
         self._runs = runs
         self._groups: dict[int, _Place] = {}
-        self._planner = planner
+        self._course = Course(planner, review, self.put_on_record)
         self._checkpoint = checkpoint
         self._publisher = publisher
         self._profile = profile
@@ -78,10 +80,9 @@ class Recorder(Watcher):
         self._grounds = grounds
         self._publish_incomplete = publish_incomplete
         self._poison = poison
-        self._review = review
         self._update = update
         self._waiting: Waiting[_Place] = Waiting()
-        self._contests: dict[int, Finals] = {}
+        self._contests: dict[int, ShapeContest] = {}
         """What is next of runs that were screened earlier."""
         self._followed: set[int] = set()
         """Groups whose shape goes on in another one."""
@@ -122,17 +123,16 @@ class Recorder(Watcher):
 
     def block_done(self, group: int, block: Block) -> None:
         place = self._groups[group]
-        contest = self._contest(place)
-        assert contest is not None
-        contest.take(block)
+        assert place.contest is not None
+        place.contest.take(block)
         self._record(self._checkpoint.sync_if_due)
         self._reporter.block_done(place.run, block.number, len(block.order))
 
     def follow_up(self, group: int, results: Sequence[Measurement], number: int, *, idle: bool) -> Group | None:
         place = self._groups[group]
-        contest = self._next(self._runs[place.run])
+        contest = self._course.next(self._runs[place.run])
         follows = None
-        if contest is not None and contest.phase != place.phase:  # else it was cut short
+        if contest is not None and contest is not place.contest:  # else it was cut short
             self._followed.add(group)
             follows = self._place(place.run, contest)
         if follows is not None and follows.fresh:
@@ -147,12 +147,14 @@ class Recorder(Watcher):
         return self._contest_group(follows)
 
     def group_ended(self, group: int, results: Sequence[Measurement]) -> None:
+        place = self._groups[group]
         if group not in self._followed:
-            self.conclude(self._groups[group].run)
+            self.conclude(place.run)
+        self._groups[group] = _Place(place.run)  # thousands of contests are not kept
 
     def output(self, group: int, index: int, text: str) -> None:
         place = self._groups[group]
-        if place.phase == SCREEN:  # in a contest it prints what it has printed before
+        if place.contest is None:  # in a contest it prints what it has printed before
             self._reporter.candidate_printed(place.run, index, text)
 
     def note(self, text: str) -> None:
@@ -166,7 +168,9 @@ class Recorder(Watcher):
 
     # What follows from it.
 
-    def put_on_record(self, run: ShapeRun, name: str, measurement: Measurement, contest: Finals | None = None) -> None:
+    def put_on_record(
+        self, run: ShapeRun, name: str, measurement: Measurement, contest: ShapeContest | None = None
+    ) -> None:
         """Writes a candidate's verdict to the checkpoint and keeps it for the choice."""
         shape, (phase, prints) = run.plan.shape, _on_record(run, contest)
         self._record(lambda: self._checkpoint.finished(shape, name, measurement, phase=phase, fingerprint=prints[name]))
@@ -179,7 +183,7 @@ class Recorder(Watcher):
                 self.put_on_record(run, name, measurement)
             if run.todo:
                 continue
-            contest = self._next(run)
+            contest = self._course.next(run)
             if contest is not None:
                 self._contests[number] = contest
             else:
@@ -192,59 +196,21 @@ class Recorder(Watcher):
         """Shapes that :meth:`take_up` found to be waiting for a fresh worker."""
         return frozenset(number for number, contest in self._contests.items() if self._place(number, contest).fresh)
 
-    def _next(self, run: ShapeRun) -> Finals | None:
-        """The contest that a shape goes on with; None: its screening is not over, or all of it is."""
-        if not self._plan_finals(run):
-            return None
-        if run.finals is not None and not run.finals.is_over:
-            return run.finals
-        review = self._plan_review(run)
-        return review if review is not None and not review.is_over else None
-
-    def _plan_finals(self, run: ShapeRun) -> bool:
-        """Whether the screening is over, so that it is known who the finalists are."""
-        if not run.finals_planned and not run.missing:
-            run.finals = self._planner.plan(run.plan, run.results, run.fingerprints)
-            run.finals_planned = True
-            for name, measurement in run.finals.convicted.items() if run.finals is not None else ():
-                self.put_on_record(run, name, measurement, run.finals)
-        return run.finals_planned
-
-    def _plan_review(self, run: ShapeRun) -> Finals | None:
-        """The review of the decision on a shape whose finals are over, as far as it is on record."""
-        if self._review is not None and run.decision is None:
-            run.decision = decide(run, self._planner.settings)
-            run.review = self._review.plan(run.plan, run.decision, run.fingerprints)
-            for name, measurement in run.review.convicted.items() if run.review is not None else ():
-                self.put_on_record(run, name, measurement, run.review)
-        return run.review
-
     def _contest_group(self, place: _Place) -> Group:
         """What a lane is to carry out."""
-        run, contest = self._runs[place.run], self._contest(place)
-        assert contest is not None
-        if place.phase == FINALS:
-            return self._planner.group(run.plan, contest, run.fingerprints)
-        assert self._review is not None and run.decision is not None
-        decision = run.decision
+        run = self._runs[place.run]
+        assert place.contest is not None
 
-        def new_row() -> tuple[TunedRow, Evidence]:
-            return self._row(run.plan, decision), self._evidence(run, decision, published=False)
+        def new_row(decision: Decision) -> Callable[[], tuple[TunedRow, Evidence]]:
+            return lambda: (self._row(run.plan, decision), self._evidence(run, decision, published=False))
 
-        try:
-            return self._review.group(run.plan, decision, contest, run.fingerprints, new_row)
-        except OSError as error:
-            raise WriteFailedError(f"a table could not be staged: {error.strerror or error}") from error
+        return self._course.group(run, place.contest, new_row)
 
-    def _place(self, number: int, contest: Finals | None) -> _Place:
-        """What a group is that measures a shape: the contest, or without one its screening."""
-        if contest is None:
-            return _Place(number, SCREEN)
-        fresh = contest.phase != FINALS and self._review is not None and self._review.is_fresh(contest)
-        return _Place(number, contest.phase, fresh)
+    def _place(self, number: int, contest: ShapeContest | None) -> _Place:
+        return _Place(number, contest, contest is not None and self._course.is_fresh(contest))
 
     def _contest_begins(self, place: _Place) -> None:
-        contest = self._contest(place)
+        contest = place.contest
         if contest is not None:
             self._reporter.finals_began(place.run, contest.names[: contest.running], len(contest.blocks))
 
@@ -292,8 +258,7 @@ class Recorder(Watcher):
         """Chooses for one shape from the results it has, and publishes what may be published."""
         run = self._runs[index]
         self._record(self._checkpoint.sync)
-        self._plan_finals(run)
-        decision = self._decide(run)
+        decision = self._course.decide(run)
         writes = self._may_publish(run, decision)
         if decision.is_complete or writes:
             self._publish(run, decision, writes)
@@ -307,19 +272,6 @@ class Recorder(Watcher):
         self._reporter.shape_ended(index, outcome)
         run.results, run.finals, run.review = {}, None, None  # thousands of shapes: what is needed is on record
         return outcome
-
-    def _decide(self, run: ShapeRun) -> Decision:
-        """From all that is known of a shape."""
-        decision = decide(run, self._planner.settings)
-        if self._review is None or not decision.is_complete:
-            return decision
-        review = self._plan_review(run)
-        if review is None:
-            return decision
-        if not review.is_over:
-            reason = f"{self._review.unfinished}, after {len(review.blocks)} blocks"
-            return replace(decision, verdict=Verdict.incomplete, reason=reason, is_complete=False)
-        return self._review.judge(run.plan, decision, review)
 
     def _publish(self, run: ShapeRun, decision: Decision, writes: bool) -> None:
         plan, winner = run.plan, decision.choice.winner
@@ -376,17 +328,13 @@ class Recorder(Watcher):
         beside = run.plan.published is None or run.plan.incumbent in run.results
         return beside and (run.plan.published is None or not decision.choice.keeps_row)
 
-    def _find(self, group: int, index: int) -> tuple[ShapeRun, str, Finals | None]:
+    def _find(self, group: int, index: int) -> tuple[ShapeRun, str, ShapeContest | None]:
         """The shape, the candidate's name, and the contest if the group is one."""
         place = self._groups[group]
-        run, contest = self._runs[place.run], self._contest(place)
+        run, contest = self._runs[place.run], place.contest
         if contest is None:
             return run, run.todo[index].name, None
         return run, contest.names[index], contest
-
-    def _contest(self, place: _Place) -> Finals | None:
-        run = self._runs[place.run]
-        return next((one for one in (run.finals, run.review) if one is not None and one.phase == place.phase), None)
 
     def _record(self, write: Callable[[], Any]) -> None:
         try:
@@ -401,11 +349,12 @@ class _Place(NamedTuple):
     """What a group is."""
 
     run: int
-    phase: str
+    contest: ShapeContest | None = None
+    """None: the shape's screening."""
     fresh: bool = False
     """Whether it is for a fresh worker."""
 
 
-def _on_record(run: ShapeRun, contest: Finals | None) -> tuple[str, Mapping[str, str]]:
+def _on_record(run: ShapeRun, contest: ShapeContest | None) -> tuple[str, Mapping[str, str]]:
     """The phase of rows, and the fingerprints in them."""
     return (SCREEN, run.fingerprints) if contest is None else (contest.phase, contest.fingerprints)

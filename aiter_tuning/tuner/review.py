@@ -23,8 +23,8 @@ from aiter_tuning.tables.evidence import Evidence
 from aiter_tuning.tables.tuned import TunedRow
 from aiter_tuning.task import Group
 from aiter_tuning.tuner.deciding import Decision
-from aiter_tuning.tuner.finals import Finals
 from aiter_tuning.tuner.plan import ShapePlan
+from aiter_tuning.tuner.shape_contest import ShapeContest
 
 NewRow = Callable[[], tuple[TunedRow, Evidence]]
 """Makes the row that a decision is to write, and its evidence so far."""
@@ -41,17 +41,15 @@ class Review(Protocol):
     unfinished: str
     """What is said of a shape whose review is not over."""
 
-    def plan(self, plan: ShapePlan, decision: Decision, fingerprints: Mapping[str, str]) -> Finals | None:
+    def plan(self, plan: ShapePlan, decision: Decision, fingerprints: Mapping[str, str]) -> ShapeContest | None:
         """The contest that reviews a decision, as far as it is on record; None: there is nothing to review."""
         ...
 
-    def is_fresh(self, contest: Finals) -> bool:
+    def is_fresh(self, contest: ShapeContest) -> bool:
         """Whether it needs a worker that has done nothing else."""
         ...
 
-    def group(
-        self, plan: ShapePlan, decision: Decision, contest: Finals, fingerprints: Mapping[str, str], new_row: NewRow
-    ) -> Group:
+    def group(self, plan: ShapePlan, decision: Decision, contest: ShapeContest, new_row: NewRow) -> Group:
         """What a lane carries out.
 
         Raises:
@@ -59,7 +57,7 @@ class Review(Protocol):
         """
         ...
 
-    def judge(self, plan: ShapePlan, decision: Decision, contest: Finals) -> Decision:
+    def judge(self, plan: ShapePlan, decision: Decision, contest: ShapeContest) -> Decision:
         """The decision now that the contest is over."""
         ...
 

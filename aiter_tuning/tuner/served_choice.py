@@ -17,12 +17,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aiter_tuning.status import Status
+from aiter_tuning.tuner.before_after import BeforeAfter
 from aiter_tuning.tuner.choice import Choice, Today, conclude
 from aiter_tuning.tuner.deciding import Decision
-from aiter_tuning.tuner.finals import Finals
 from aiter_tuning.tuner.outcome import Verdict
 from aiter_tuning.tuner.plan import ShapePlan
-from aiter_tuning.tuner.served import Served
+from aiter_tuning.tuner.shape_contest import ShapeContest
 from aiter_tuning.tuner.sides import sides_of
 from aiter_tuning.tuning_policy import DEFAULT_PROMOTION, PROMOTE, GateDecision, PromotionPolicy
 
@@ -35,7 +35,9 @@ def after_name(kernel: str) -> str:
     return f"serving {kernel}"
 
 
-def served_of(comparison: Finals, today: Today, winner: str, policy: PromotionPolicy = DEFAULT_PROMOTION) -> Served:
+def served_of(
+    comparison: ShapeContest, today: Today, winner: str, policy: PromotionPolicy = DEFAULT_PROMOTION
+) -> BeforeAfter:
     """What a contest of both sides said.
 
     Args:
@@ -51,7 +53,7 @@ def served_of(comparison: Finals, today: Today, winner: str, policy: PromotionPo
 def judge_served(
     decision: Decision,
     plan: ShapePlan,
-    served: Served,
+    served: BeforeAfter,
     *,
     err_ratio: float,
     policy: PromotionPolicy = DEFAULT_PROMOTION,
@@ -69,7 +71,7 @@ def judge_served(
     return replace(decision, choice=choice, verdict=choice.verdict, reason=choice.reason, served=served)
 
 
-def _choice(decision: Decision, today: Today, served: Served, err_ratio: float, policy: PromotionPolicy) -> Choice:
+def _choice(decision: Decision, today: Today, served: BeforeAfter, err_ratio: float, policy: PromotionPolicy) -> Choice:
     choice, before, after, gate = decision.choice, served.before, served.after, served.gate
     if after is None:
         if before.is_right:

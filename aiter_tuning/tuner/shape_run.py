@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.tuner.family import Candidate
-from aiter_tuning.tuner.finals import Finals
 from aiter_tuning.tuner.plan import ShapePlan
+from aiter_tuning.tuner.shape_contest import ShapeContest
 
 if TYPE_CHECKING:
     from aiter_tuning.tuner.deciding import Decision
@@ -30,12 +30,12 @@ class ShapeRun:
     resumed: int
     convicted: Mapping[str, Measurement] = field(default_factory=dict)
     """Verdicts that follow from the record and are still to be put there."""
-    finals: Finals | None = None
+    finals: ShapeContest | None = None
     finals_planned: bool = False
     """Whether it is known what ``finals`` is: None then means that there is nothing to compare."""
     decision: Decision | None = None
     """Of the finals, once they are over."""
-    review: Finals | None = None
+    review: ShapeContest | None = None
     """The contest that looks at it again, if it changes anything."""
     began: str = ""
     """When its first candidate was measured, as evidence has it; empty: none was yet."""

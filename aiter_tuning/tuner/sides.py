@@ -11,16 +11,16 @@ from aiter_tuning.measure.statistics import median
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
 from aiter_tuning.tables.checkpoint_row import DIGITS
-from aiter_tuning.tuner.finals import Finals
+from aiter_tuning.tuner.before_after import BeforeAfter, Side
 from aiter_tuning.tuner.finals_rule import noise_floor
 from aiter_tuning.tuner.paired import PairedTable, timed_in
-from aiter_tuning.tuner.served import Served, Side
+from aiter_tuning.tuner.shape_contest import ShapeContest
 from aiter_tuning.tuning_policy import GateDecision, PromotionPolicy, gate_against_incumbent
 
 
 def sides_of(
-    contest: Finals, before: tuple[str, str], after: tuple[str, str] | None, policy: PromotionPolicy
-) -> Served:
+    contest: ShapeContest, before: tuple[str, str], after: tuple[str, str] | None, policy: PromotionPolicy
+) -> BeforeAfter:
     """Both sides of a contest.
 
     Args:
@@ -32,12 +32,12 @@ def sides_of(
     blocks = tuple(contest.blocks)
     today = _side(contest, *before, blocks)
     if after is None:
-        return Served(today, blocks=len(blocks))
+        return BeforeAfter(today, blocks=len(blocks))
     then = _side(contest, *after, blocks)
     gate = None
     if today.us is not None and then.us is not None:
         gate = _gate(today.us, blocks, contest.names.index(before[0]), contest.names.index(after[0]), policy)
-    return Served(today, then, gate, len(blocks))
+    return BeforeAfter(today, then, gate, len(blocks))
 
 
 def _gate(before_us: float, blocks: Sequence[Block], before: int, after: int, policy: PromotionPolicy) -> GateDecision:
@@ -46,7 +46,7 @@ def _gate(before_us: float, blocks: Sequence[Block], before: int, after: int, po
     return gate_against_incumbent(before_us, after_us, policy, noise_floor(table, after, before))
 
 
-def _side(contest: Finals, name: str, kernel: str, blocks: Sequence[Block]) -> Side:
+def _side(contest: ShapeContest, name: str, kernel: str, blocks: Sequence[Block]) -> Side:
     index = contest.names.index(name)
     samples = tuple(timed_in(block).get(index) for block in blocks)
     measurement = contest.results.get(name)

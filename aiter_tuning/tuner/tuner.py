@@ -52,6 +52,7 @@ from aiter_tuning.tuner.remaining_shapes import groups_of, shape_runs
 from aiter_tuning.tuner.reporter import PlannedShape, Reporter, RunOverview, Silent
 from aiter_tuning.tuner.request import Request, read_request, refusals_placed
 from aiter_tuning.tuner.review import Review
+from aiter_tuning.tuner.shape_contest import Contests
 from aiter_tuning.tuner.shape_run import ShapeRun
 from aiter_tuning.tuner.tasks import FamilyTasks, ShapeGroups
 from aiter_tuning.tuning_policy import SAMPLE_SEED, PromotionPolicy
@@ -213,17 +214,17 @@ class TunerCommon:
                 evidence_of=arguments.tune_file,
                 prover=prover,
             )
-            settings = _finals_settings(arguments)
+            settings, contests = _finals_settings(arguments), Contests(tasks, checkpoint, arguments.retry)
             review: Review | None = None
             if arguments.compare:
                 tables = stack.enter_context(StagedTables(arguments.tune_files, self.family))
-                review = Comparison(self.family, tasks, checkpoint, settings, tables, arguments.retry)
+                review = Comparison(self.family, contests, settings, tables)
             elif arguments.confirm:
-                review = Confirmation(tasks, checkpoint, settings, arguments.retry)
+                review = Confirmation(contests, settings)
             fingerprint = self._fingerprint(work)
             recorder = Recorder(
                 runs,
-                planner=FinalsPlanner(tasks, checkpoint, settings, arguments.retry),
+                planner=FinalsPlanner(contests, settings),
                 checkpoint=checkpoint,
                 publisher=publisher,
                 profile=profile,

@@ -30,12 +30,12 @@ from aiter_tuning.tuner.arguments import TuneArguments, check_readable
 from aiter_tuning.tuner.catalogue import changed_config
 from aiter_tuning.tuner.family import Candidate, Family
 from aiter_tuning.tuner.family_reference import reference_of
-from aiter_tuning.tuner.finals import calls_in_a_block, most_blocks
-from aiter_tuning.tuner.finals_rule import FinalsRule, noise_floor
+from aiter_tuning.tuner.finals_rule import noise_floor
 from aiter_tuning.tuner.lanes import device_name
 from aiter_tuning.tuner.paired import PairedTable
 from aiter_tuning.tuner.remeasuring import Remeasured, Remeasuring
 from aiter_tuning.tuner.request import devices_for
+from aiter_tuning.tuner.shape_contest import calls_in_a_block, paired_rule
 from aiter_tuning.tuner.tasks import FamilyTasks
 from aiter_tuning.tuning_policy import SAMPLE_SEED
 
@@ -142,9 +142,8 @@ class Verifier:
         ways = [((one.kernel_id, one.split_k, one.name), tasks.way(one, work)) for one in trial.entrants]
         group = tasks.group_of(shape, trial.label, work, ways)
         us = [trial.row.us] * len(ways)
-        rounds = self._arguments.rounds
-        most = max(rounds, most_blocks(us))
-        rule = FinalsRule(0, frozenset(range(len(ways))), rounds, most, self._arguments.min_improvement_pct)
+        names = [one.name for one in trial.entrants]
+        rule = paired_rule(names, us, names[0], self._arguments.rounds, self._arguments.min_improvement_pct)
         return replace(group, contest=Contest(rule, SAMPLE_SEED, block_calls=calls_in_a_block(us)))
 
 

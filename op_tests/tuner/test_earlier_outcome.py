@@ -15,9 +15,9 @@ from aiter_tuning.status import Status
 from aiter_tuning.tables.evidence import Evidence, Timed, append_evidence, evidence_path, read_evidence
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
 from aiter_tuning.tuner import TunerCommon
+from aiter_tuning.tuner.before_after import BeforeAfter, Side
 from aiter_tuning.tuner.earlier_outcome import Decided, earlier_outcomes, served_of_record
 from aiter_tuning.tuner.outcome import ExitCode
-from aiter_tuning.tuner.served import Served, Side
 from op_tests.families_for_tests.compared import Compared
 
 US = {"steady": 100.0, "quick": 50.0, "fair": 80.0, "wrong": Measurement(Status.mismatch, 10.0, 0.5, "half is wrong")}
@@ -235,10 +235,10 @@ def test_sides_are_read_as_they_were_written(before, after):
 
     read = served_of_record(json.loads(json.dumps({"before": written(before), "after": written(after)})))
 
-    assert isinstance(read, Served)
+    assert isinstance(read, BeforeAfter)
     for one, other in ((read.before, before), (read.after, after)):
         assert written(one) == written(other)
-    assert read.failures == Served(before, after).failures
+    assert read.failures == BeforeAfter(before, after).failures
 
 
 @pytest.mark.parametrize(

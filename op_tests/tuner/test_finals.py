@@ -16,11 +16,11 @@ from aiter_tuning.tables.evidence import EvidenceIndex, evidence_path, read_evid
 from aiter_tuning.tables.tuned import TunedCsv
 from aiter_tuning.tuner import Candidate, TunerCommon
 from aiter_tuning.tuner.arguments import UsageError
-from aiter_tuning.tuner.finals import recorded_blocks
 from aiter_tuning.tuner.finals_rule import FinalsRule
 from aiter_tuning.tuner.outcome import ExitCode, Verdict
 from aiter_tuning.tuner.race_rule import RaceRule
 from aiter_tuning.tuner.reporter import Silent
+from aiter_tuning.tuner.shape_contest import recorded_blocks
 
 CLOSE = {"steady": 100.0, "quick": 94.0, "other": 95.0, "slow": 120.0}
 """As the screening has them."""
@@ -261,7 +261,7 @@ def test_who_ran_twice_when_the_run_died_in_its_finals_is_a_crash(tune, out, fam
 
     assert pool.finals == [(8, ("steady", "other", "slow"), 0)]
     assert kernels(out, family) == {8: "other"}
-    assert "the run died 2 times while it was timed in the finals" in summary.causes[0].detail
+    assert "the run died 2 times while it was timed in turns" in summary.causes[0].detail
 
 
 def test_a_race_takes_the_same_way(tune, out, family):

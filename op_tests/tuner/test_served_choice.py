@@ -11,10 +11,10 @@ from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
 from aiter_tuning.tuner.choice import Choice, Today
 from aiter_tuning.tuner.deciding import Decision
-from aiter_tuning.tuner.finals import Finals
 from aiter_tuning.tuner.finals_rule import FinalsRule
 from aiter_tuning.tuner.outcome import Verdict
 from aiter_tuning.tuner.served_choice import BEFORE, after_name, judge_served, served_of
+from aiter_tuning.tuner.shape_contest import ShapeContest
 from op_tests.examples import examples
 from op_tests.tuner.simulated_contests import Bench, run_contest
 
@@ -46,7 +46,7 @@ def judged(today, verdict, winner, before, after, *, seed=0, noise=0.003):
     results = {
         name: side if isinstance(side, Measurement) else ok(side) for name, side in zip(names, sides, strict=True)
     }
-    comparison = Finals(names, len(names), rule, Contest(rule, 0), list(blocks), results, {})
+    comparison = ShapeContest(names, len(names), rule, Contest(rule, 0), list(blocks), results, {}, "comparison", {})
     measurements = {"torch": ok(100.0), "old": ok(100.0), "new": ok(80.0)}
     choice = Choice(winner, verdict, "by the finals", 100.0)
     decision = Decision(choice, verdict, "by the finals", measurements, (), (), True)
@@ -116,7 +116,9 @@ def test_a_block_in_which_one_side_was_not_timed_counts_for_neither():
     generator = random.Random(7)
     blocks = [Block(n, (0, 1), (100.0 + generator.random(), 80.0 + generator.random())) for n in range(1, 8)]
     blocks.append(Block(8, (0,), (1.0,)))
-    comparison = Finals(names, 2, rule, Contest(rule, 0), blocks, {name: ok(90.0) for name in names}, {})
+    comparison = ShapeContest(
+        names, 2, rule, Contest(rule, 0), blocks, {name: ok(90.0) for name in names}, {}, "comparison", {}
+    )
     served = served_of(comparison, TUNED, "new")
     assert served.gate.margin_pct == pytest.approx(20, abs=1)
     assert served.after.samples_us[-1] is None and len(served.before.samples_us) == 8

@@ -1,4 +1,7 @@
-"""What serving did with a shape before and after its new row, timed side by side: values that reports are made of."""
+"""What runs for a shape today and what is to run instead, timed in turns: values that reports are made of.
+
+Either as candidates, in a second process, or as serving runs them, under the table of today and with the new row.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from aiter_tuning.tuning_policy import GateDecision
 
 @dataclass(frozen=True)
 class Side:
-    """The public operator with lookups into one table."""
+    """One of the two."""
 
     kernel: str
     """``kernelName`` of the row that a lookup finds there; without one the family's default."""
@@ -40,7 +43,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Served:
+class BeforeAfter:
     """Both, as far as there was something to compare."""
 
     before: Side
