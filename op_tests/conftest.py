@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import itertools
+import signal
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,12 @@ from aiter_tuning.devices.cpu import cpu_lanes
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("searching", derandomize=False)
 settings.load_profile("repeatable")  # one tree passes or fails the same way everywhere; see tools/run_tests.py --all
+
+
+def pytest_configure():
+    """Started in a shell's background we ignore Ctrl-C, and so would all commands that tests start and interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish():

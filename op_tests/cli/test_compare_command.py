@@ -226,7 +226,7 @@ def test_run_config_of_a_table_tells_what_each_row_does_and_writes_nothing(run_h
     assert code == 1, err
     told = {shape["shape"]["N"]: shape for shape in json.loads(out)["shapes"]}
     assert {n: shape["status"] for n, shape in told.items()} == {8: "ok", 16: "ok", 32: "mismatch", 64: "error"}
-    assert told[8]["e2e_us"] == pytest.approx(1500, rel=0.3) and told[16]["e2e_us"] > told[8]["e2e_us"]
+    assert 1400 <= told[8]["e2e_us"] < 4000 and told[16]["e2e_us"] > told[8]["e2e_us"]  # sleeps on a busy machine
     assert "no kernel 'gone'" in told[64]["reason"]
     assert sorted(tmp_path.iterdir()) == files
 

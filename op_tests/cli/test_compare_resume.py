@@ -34,7 +34,9 @@ def decided(table):
     return path.read_text().count("\n") if path.exists() else 0
 
 
-def test_the_report_of_a_comparison_that_was_killed_has_every_shape_once(command, descendants, table, tmp_path):
+def test_the_report_of_a_comparison_that_was_killed_has_every_shape_once(
+    command, run_here, descendants, table, tmp_path
+):
     process = command(*WORDS)
     wait_for(lambda: decided(table) >= 2 or process.poll() is not None, timeout_s=90)
     workers = descendants(process)
@@ -44,10 +46,9 @@ def test_the_report_of_a_comparison_that_was_killed_has_every_shape_once(command
     before = decided(table)
     assert 2 <= before < len(SHAPES), "it was killed in its middle"
 
-    process = command(*WORDS, "--json")
-    out, err = process.communicate()
+    code, out, err = run_here(*WORDS, "--json")
 
-    assert process.returncode == 0, err
+    assert code == 0, err
     told = json.loads(out)["shapes"]
     assert [shape["shape"]["N"] for shape in told] == [n for _, n, _ in SHAPES]
     earlier = sum(shape["decided_earlier"] for shape in told)

@@ -135,10 +135,10 @@ def test_whom_the_rule_leaves_out_is_timed_no_more_and_still_verified(one_lane):
 
 def test_the_candidate_clock_is_for_a_turn_and_not_for_the_contest(one_lane):
     seen = hold(
-        one_lane, contest_of(*(task(("s", i), slow, 0.1) for i in range(3)), rule=Rounds(5)), clocks=Clocks(1e6, 1)
+        one_lane, contest_of(*(task(("s", i), slow, 0.1) for i in range(3)), rule=Rounds(3)), clocks=Clocks(1e6, 1)
     )
-    assert seen.statuses() == ["ok"] * 3, "three seconds in all"
-    assert one_lane.lanes[0].busy["finals"] >= 3 and "finals" in seen.states
+    assert seen.statuses() == ["ok"] * 3, "two seconds in all"
+    assert one_lane.lanes[0].busy["finals"] >= 1.8 and "finals" in seen.states
 
 
 # --- deaths -----------------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_abandon_leaves_the_others_not_run(one_lane):
 
 def test_the_groups_clock_ends_a_contest_without_blame(one_lane):
     endless = contest_of(*(task(("s", i), slow, 0.001) for i in range(2)), rule=Rounds(10**9))
-    seen = hold(one_lane, endless, clocks=Clocks(group_s=0.5))
+    seen = hold(one_lane, endless, clocks=Clocks(group_s=1.0))
     assert seen.statuses() == ["not_run"] * 2 and seen.blocks[0] and len(seen.stops) == 1
 
 

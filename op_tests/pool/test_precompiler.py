@@ -164,8 +164,8 @@ def test_closing_ends_everything_at_once(precompile, tmp_path, how):
     assert is_alive(file) and len(descendants([precompiler.token])) >= 3
     start = time.monotonic()
     precompiler.close()
-    assert time.monotonic() - start < 2.0
-    wait_for(lambda: not is_alive(file) and descendants([precompiler.token]) == [], 5)
+    assert time.monotonic() - start < 10, "it waited for what hangs"
+    wait_for(lambda: not is_alive(file) and descendants([precompiler.token]) == [])
     precompiler.close()
 
 
@@ -177,7 +177,7 @@ def test_a_server_that_is_killed_takes_its_processes_along_and_nobody_notices(pr
     finish(precompiler)
     assert verdicts(precompiler, 0, 2) == [None, None]
     precompiler.close()
-    wait_for(lambda: not is_alive(file), 5)
+    wait_for(lambda: not is_alive(file))
 
 
 def test_nothing_outlives_a_parent_that_is_killed(tmp_path, cache):

