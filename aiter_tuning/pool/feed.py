@@ -63,9 +63,9 @@ class Feed:
         self._on_fault: OnFault = on_fault
         self._retries = retries
         self._ahead = ahead
-        self._order: Iterator[int] = iter(_order(groups))
+        self._order: Iterator[int] = iter(order_of(groups))
         self._ready: deque[Work] = deque()
-        self._exhausted = not len(groups)
+        self._unmade = len(groups)
         self.next_number = len(groups)
         """For the next group that comes into being while others run."""
         self.returned: deque[tuple[int, Ledger]] = deque()
@@ -73,7 +73,8 @@ class Feed:
 
     @property
     def is_empty(self) -> bool:
-        return self._exhausted and not self._ready and not self.returned
+        """Whether no group is left that was not taken: the last to end can rely on being told so."""
+        return not (self._unmade or self._ready or self.returned)
 
     def take(self) -> Work | None:
         """The next group; None when there is none."""
@@ -98,16 +99,16 @@ class Feed:
 
     def make_ready_ahead(self) -> None:
         """At most one group a call, so that nobody who has something to say waits for long."""
-        if self._exhausted or len(self._ready) >= self._ahead:
+        if len(self._ready) >= self._ahead:
             return
         if all(len(work.payload or b"") < _LARGE_PAYLOAD_BYTES for work in self._ready):
             self._make_ready()
 
     def _make_ready(self) -> None:
-        number = next(self._order, None)
-        if number is None:
-            self._exhausted = True
+        if not self._unmade:
             return
+        number = next(self._order)
+        self._unmade -= 1
         ledger = Ledger(self._groups[number], on_fault=self._on_fault, retries=self._retries)
         self._ready.append(self.again(number, ledger))
 
@@ -140,7 +141,8 @@ def _apart(task: tuple[Any, ...]) -> bytes | Unsendable:
         return Unsendable(describe(error))
 
 
-def _order(groups: Sequence[Group]) -> Sequence[int]:
+def order_of(groups: Sequence[Group]) -> Sequence[int]:
+    """The groups' numbers in the order in which lanes take them."""
     if isinstance(groups, list | tuple):
         return sorted(range(len(groups)), key=lambda number: -groups[number].cost)
     return range(len(groups))

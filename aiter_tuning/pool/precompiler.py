@@ -34,14 +34,10 @@ from aiter_tuning.devices.device import Device
 from aiter_tuning.devices.visibility import HIDE_ALL
 from aiter_tuning.pool.compile_book import CompileBook, Slots, State
 from aiter_tuning.pool.compile_server import Order, Place
-from aiter_tuning.pool.feed import _order
+from aiter_tuning.pool.feed import order_of
 from aiter_tuning.pool.messages import TOKEN_VARIABLE
 from aiter_tuning.pool.pickling import dumps
-from aiter_tuning.pool.process import (
-    _interpreter_flags,
-    _kill_by_token,
-    surroundings,
-)
+from aiter_tuning.pool.process import interpreter_flags, kill_by_token, surroundings
 from aiter_tuning.task import Group
 
 FEWEST_CANDIDATES = 12
@@ -150,7 +146,7 @@ class Precompiler:
         places: dict[int, Place] = {}
         offset, slot = 0, 0
         with open(self._groups_file, "wb") as file:
-            for number in _order(groups):
+            for number in order_of(groups):
                 # Neither names nor references: only what makes the inputs and what is called.
                 tasks: list[tuple[Any, ...]] = [(None, *task[1:6], None, (), {}, None) for task in groups[number].tasks]
                 try:
@@ -166,7 +162,7 @@ class Precompiler:
     def _start(self) -> subprocess.Popen[bytes]:
         arguments = (_PACKAGE_ROOT, f"{self._directory}/order", str(os.getpid()))
         return subprocess.Popen(
-            [sys.executable, *_interpreter_flags(), "-c", _BOOT, *arguments],
+            [sys.executable, *interpreter_flags(), "-c", _BOOT, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -205,7 +201,7 @@ class Precompiler:
         popen.kill()  # those that it forked die with it
         with contextlib.suppress(subprocess.TimeoutExpired):
             popen.wait(_KILL_PATIENCE_S)
-        _kill_by_token(self.token)  # and assemblers and linkers that these had started
+        kill_by_token(self.token)  # and assemblers and linkers that these had started
         if self._book is not None:
             self._book.close()
             self._book = None

@@ -101,7 +101,7 @@ class WorkerProcess:
     def _start(self, pipe: int, board: int, output: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         arguments = (_PACKAGE_ROOT, str(pipe), str(board), str(os.getpid()), self._directory)
         return subprocess.Popen(
-            [sys.executable, *_interpreter_flags(), "-c", _BOOT, *arguments],
+            [sys.executable, *interpreter_flags(), "-c", _BOOT, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -181,7 +181,7 @@ class WorkerProcess:
                 self._returncode = self._popen.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 return None
-            _kill_by_token(self.token)
+            kill_by_token(self.token)
         return self._returncode
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ def _output_file(directory: str) -> int:
     return fd
 
 
-def _interpreter_flags() -> list[str]:
+def interpreter_flags() -> list[str]:
     # What multiprocessing itself starts its spawned interpreters with; there is no public name for it.
     return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]
 
@@ -211,7 +211,7 @@ def _sentinel(pid: int) -> int:
     return os.pidfd_open(pid)
 
 
-def _kill_by_token(token: str) -> None:
+def kill_by_token(token: str) -> None:
     """Ends every process whose environment carries the token, whatever session it moved to."""
     needle = f"{TOKEN_VARIABLE}={token}\0".encode()
     for entry in os.scandir("/proc"):

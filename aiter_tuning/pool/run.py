@@ -242,10 +242,9 @@ class Run:
             lane.worker.bound_bytes = lane.worker.resident_bytes()
         waits = lane.ledger is None and time.monotonic() < self._quiet_until
         self._pool.ensure_standby(lane, background=not waits)
-        if lane.ledger is not None and lane.group is not None:
-            self._open(lane)
-        else:
-            lane.enter("idle")
+        lane.enter("idle")
+        if lane.ledger is not None:
+            self._take_group(lane)
 
     def _on_bind_failed(self, lane: Lane, message: BindFailed) -> None:
         self._start_failed(lane, message.detail)
@@ -305,11 +304,14 @@ class Run:
     # A group's life
 
     def _take_group(self, lane: Lane) -> None:
+        """Opens the group that the lane has, else the next one; further ones as long as they end at once."""
         while lane.state == "idle" and not (self._stopping or self._pool.stop_requested):
-            work = self._feed.take()
-            if work is None:
-                return
-            lane.open_group(work.number, work.ledger)
+            work = None
+            if lane.ledger is None:
+                work = self._feed.take()
+                if work is None:
+                    return
+                lane.open_group(work.number, work.ledger)
             self._open(lane, work)
 
     def _open(self, lane: Lane, work: Work | None = None) -> None:
@@ -415,17 +417,17 @@ class Run:
         lane.announced = None
         busy = lane.state == "busy"
         lane.drop_group()
-        follow_up = self._watcher.follow_up(group, ledger.results, self._feed.next_number, idle=self._feed.is_empty)
+        follow_up = None
+        if not self._stopping:
+            number, idle = self._feed.next_number, self._feed.is_empty
+            follow_up = self._watcher.follow_up(group, ledger.results, number, idle=idle)
         self._watcher.group_ended(group, ledger.results)
         if follow_up is not None:
             lane.open_group(*self._feed.number(follow_up))
         if busy:
             lane.enter("idle")
-            recycled = self._recycle_if_grown(lane)
-            if lane.ledger is None:
-                self._take_group(lane)
-            elif not recycled:  # else the lane's next worker takes it
-                self._open(lane)
+            self._recycle_if_grown(lane)
+            self._take_group(lane)
             if lane.state == "idle" and lane.worker is not None:
                 lane.worker.send(Close())
 

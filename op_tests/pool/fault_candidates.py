@@ -403,6 +403,13 @@ def announces_and_waits(x, y, file):
     return write_result(x, y)
 
 
+def waits_for(x, y, file):
+    """Waits until there is such a file."""
+    while not os.path.exists(file):
+        time.sleep(0.001)
+    return write_result(x, y)
+
+
 def fails_first(x, y, file):
     """Dies the first time it is called, in whatever process."""
     path = Path(file)

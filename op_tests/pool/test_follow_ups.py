@@ -1,0 +1,97 @@
+"""Groups that come into being while others run: what follows a group on its lane, whatever became of that one."""
+
+import threading
+import time
+
+import pytest
+
+from aiter_tuning.measure.plan import MeasurePlan
+from aiter_tuning.pool.feed import Feed
+from aiter_tuning.pool.watcher import RunEnd, Watcher
+from aiter_tuning.task import Group
+from op_tests.pool.fault_candidates import right, task, waits_for
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def group_of(*tasks, **more):
+    return Group(tuple(tasks), tuple(range(len(tasks))), **more)
+
+
+def sound(name):
+    return group_of(task((name, 0), right))
+
+
+def unsendable(name):
+    return group_of(task((name, 0), right), data=threading.Lock())
+
+
+class Gathers(Watcher):
+    """Has groups that wait until a lane has nothing else to do; keeps what the run tells."""
+
+    run_ahead = True
+
+    def __init__(self, *waiting):
+        self.waiting, self.statuses, self.stops, self.ended = list(waiting), {}, [], []
+
+    def measured(self, group, index, measurement, *, logged):
+        self.statuses[group, index] = str(measurement.status)
+
+    def stopped(self, group, index, attempt):
+        self.stops.append((group, index))
+
+    def follow_up(self, group, results, number, *, idle):
+        return self.waiting.pop(0) if idle and self.waiting else None
+
+    def group_ended(self, group, results):
+        self.ended.append(group)
+
+
+def watch(pool, watcher, *groups):
+    watcher.outcome = pool.run(list(groups), MeasurePlan(), on_fault="continue", watcher=watcher)
+    return watcher
+
+
+def test_nothing_is_left_once_the_last_group_was_taken():
+    feed = Feed([sound("a"), sound("b")], MeasurePlan(), "continue", 0, ahead=1)
+    feed.take()
+    assert not feed.is_empty
+    feed.take()
+    assert feed.is_empty, "whoever waits for a lane with nothing else to do is never asked again"
+
+
+def test_whoever_waits_is_taken_although_the_last_group_could_not_be_sent(one_lane):
+    seen = watch(one_lane, Gathers(sound("waits"), unsendable("too"), sound("last")), sound("a"), unsendable("b"))
+    assert seen.statuses == {(0, 0): "ok", (1, 0): "crash", (2, 0): "ok", (3, 0): "crash", (4, 0): "ok"}
+    assert seen.ended == [0, 1, 2, 3, 4] and not seen.waiting and seen.outcome.end is RunEnd.done
+
+
+def test_whoever_waits_for_a_fresh_worker_is_taken_although_the_last_group_could_not_be_sent(one_lane):
+    waits = group_of(task(("waits", 0), right), fresh=True)
+    seen = watch(one_lane, Gathers(waits), sound("a"), unsendable("b"))
+    assert seen.statuses == {(0, 0): "ok", (1, 0): "crash", (2, 0): "ok"}
+
+
+class StopsWithTheLastWord(Gathers):
+    """Stops the run when the only group's verdict has arrived and nobody has read it yet."""
+
+    tick_s = 0.01
+
+    def __init__(self, pool, door, *waiting):
+        super().__init__(*waiting)
+        self.pool, self.door = pool, door
+
+    def tick(self, lanes):
+        if lanes[0].candidate == 0 and not self.door.exists():
+            self.door.touch()
+            while not self.pool.lanes[0].worker.has_message():
+                time.sleep(0.001)
+            self.pool.request_stop()
+
+
+def test_nothing_follows_the_last_words_of_a_run_that_is_stopped(one_lane, tmp_path):
+    door = tmp_path / "door"
+    held = group_of(task(("a", 0), waits_for, str(door)))
+    seen = watch(one_lane, StopsWithTheLastWord(one_lane, door, sound("next")), held)
+    assert seen.outcome.end is RunEnd.interrupted
+    assert (seen.statuses, seen.ended, seen.stops) == ({(0, 0): "ok"}, [0], [])
