@@ -21,8 +21,9 @@
   Without ``Watcher.run_ahead`` it waits for a *Go* after each result instead.
 * The **ledger** of a group decides, without any I/O, what a fault means for the candidates of the group.
 
-Modules: ``channel``, ``messages`` (what is said, and how), ``board`` (what is shown), ``child`` (the worker's side),
-``process`` (one worker seen from the parent), ``lane`` (states and clocks), ``ledger`` (verdicts), ``feed`` (groups on
-their way), ``watcher`` (what a caller may observe), ``run`` (the loop), ``pool`` (what stays open between runs);
-``precompiler``, ``compile_server``, ``compile_book`` (compiling ahead).
+Modules: ``pool`` (what stays open between runs), ``run`` (the loop), ``handout`` (groups on their lanes), ``feed``
+(groups on their way there), ``lane`` (states and clocks), ``ledger`` (verdicts), ``watcher`` (what a caller may
+observe); ``process`` (one worker seen from the parent), ``channel``, ``messages`` (what is said, and how), ``board``
+(what is shown); ``child`` and ``finals`` (the worker's side, contests in it); ``precompiler``, ``compile_server``,
+``compile_book`` (compiling ahead).
 """

@@ -142,6 +142,21 @@ class Lane:
             return "handed"
         return "candidate" if posted.phase in _OF_A_CANDIDATE else posted.phase
 
+    @property
+    def running(self) -> tuple[int, int, int] | None:
+        """Group, index and attempt of the candidate that the worker has begun."""
+        ledger, group, posted = self.ledger, self.group, self.posted
+        if self.state != "busy" or ledger is None or group is None or ledger.next is None or posted is None:
+            return None
+        return (group, ledger.next, ledger.attempt(ledger.next)) if posted.candidate == ledger.next else None
+
+    def kill(self) -> None:
+        """Ends the worker, with all that it started; the lane's group stays."""
+        assert self.worker is not None
+        self.end_group_clock()
+        self.worker.kill()
+        self.enter("dying", "kill", KILL_PATIENCE_S)
+
     # Groups
 
     def open_group(self, group: int, ledger: Ledger) -> None:

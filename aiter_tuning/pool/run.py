@@ -1,4 +1,4 @@
-"""One run: the loop that hands out candidates, listens, and lets clocks run out.
+"""One run: the loop that listens to workers, lets clocks run out, and gives each lane a worker and a group.
 
 There is no polling. The loop sleeps in one ``select`` over every worker's pipe, sentinel and output until something
 happens or the next deadline comes. A worker's last words are read before its death is acted on, and a result that
@@ -8,29 +8,16 @@ arrived in time counts even if the parent was busy when its clock ran out.
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from aiter_tuning.measurement import Measurement
-from aiter_tuning.pool.feed import Feed, Work
+from aiter_tuning.pool.feed import Feed
+from aiter_tuning.pool.handout import Handout
 from aiter_tuning.pool.lane import KILL_PATIENCE_S, Deadline, Lane
-from aiter_tuning.pool.ledger import Ledger, OnFault, Verdicts, with_output
-from aiter_tuning.pool.messages import (
-    BindFailed,
-    BlockDone,
-    Bound,
-    Close,
-    Go,
-    LogFailed,
-    Measured,
-    NoGraph,
-    Open,
-    OpenFailed,
-    Ready,
-    Unprepared,
-)
+from aiter_tuning.pool.ledger import OnFault, with_output
+from aiter_tuning.pool.messages import BindFailed, Bound, LogFailed, Measured, Ready
 from aiter_tuning.pool.process import WorkerProcess, describe_exit
 from aiter_tuning.pool.watcher import Clocks, RunEnd, RunOutcome, Watcher
 from aiter_tuning.status import one_line
@@ -39,15 +26,12 @@ from aiter_tuning.task import Group, LogbookError
 if TYPE_CHECKING:
     from aiter_tuning.pool.pool import Pool
 
-_SIGKILL = 9
 _MOST_PACKETS = 64
 _QUIET_START_S = 10.0
 _LAST_WORDS_S = 0.5
 """How long a worker that is about to be killed is listened to: it may have more to say for ever."""
 _HANGUP_PATIENCE_S = 1.0
 """How long after the pipe closed a worker's death may take to be seen."""
-_RECYCLE_SHARE = 4
-"""A worker that grew by more than this part of its lane's memory (a quarter) is replaced at the next occasion."""
 
 
 class Run:
@@ -74,17 +58,14 @@ class Run:
         self._precompiler = pool.precompiler(groups) if precompile else None
         slots = self._precompiler.slots if self._precompiler is not None else lambda number: None
         self._feed = Feed(groups, plan, on_fault, retries, ahead=len(pool.lanes), slots=slots)
-        self._stopping = False
+        self._handout = Handout(pool, self._feed, clocks, watcher)
         self._next_tick = time.monotonic() + watcher.tick_s
         self._handlers: dict[type, Callable[[Lane, Any], None]] = {
             Ready: self._on_ready,
             Bound: self._on_bound,
             BindFailed: self._on_bind_failed,
-            OpenFailed: self._on_open_failed,
-            Unprepared: self._on_unprepared,
             LogFailed: self._on_log_failed,
-            BlockDone: self._on_block_done,
-            NoGraph: self._on_no_graph,
+            **self._handout.handlers,
         }
 
     def loop(self) -> RunOutcome:
@@ -96,7 +77,7 @@ class Run:
             while True:
                 for lane in self._pool.lanes:
                     if lane.state == "idle" and self._is_quiet(lane):
-                        self._take_group(lane)
+                        self._handout.take_up(lane)
                 if self._finished():
                     return RunOutcome(RunEnd.done)
                 if self._pool.stop_requested:
@@ -166,9 +147,8 @@ class Run:
                 # A verdict was given when a worker was killed; what it said meanwhile is late.
                 if lane is not None and lane.state != "dying":
                     if type(message) is tuple:
-                        self._on_measured(lane, Measured(*message))
-                    else:
-                        self._handlers[type(message)](lane, message)
+                        message = Measured(*message)
+                    self._handlers[type(message)](lane, message)
 
     def _hear_out(self, worker: WorkerProcess, patience_s: float = math.inf) -> None:
         """All that it has said and will not say again; of one that still talks, what it has said so far."""
@@ -209,14 +189,14 @@ class Run:
     def _overran(self, lane: Lane, deadline: Deadline) -> None:
         """A candidate's or a group's clock ran out."""
         assert lane.ledger is not None and lane.worker is not None
-        running = self._running(lane)
+        running = lane.running
         verdicts = lane.ledger.timed_out(lane.phase, deadline.clock, deadline.seconds, lane.worker.last_output())
-        self._kill(lane)
+        lane.kill()
         if running is not None and any(
             index == running[1] and not measurement.status.is_terminal for index, measurement in verdicts
         ):
             self._watcher.stopped(*running)
-        self._publish(lane, verdicts)
+        self._handout.publish(lane, verdicts)
 
     def _lost(self, lane: Lane, what: str) -> None:
         """The worker is alive but of no use."""
@@ -225,8 +205,8 @@ class Run:
             self._start_failed(lane, f"worker {what}")
             return
         verdicts = lane.ledger.died(lane.phase, what, lane.worker.last_output(), stranger=False)
-        self._kill(lane)
-        self._publish(lane, verdicts)
+        lane.kill()
+        self._handout.publish(lane, verdicts)
 
     # A lane's life
 
@@ -244,15 +224,18 @@ class Run:
         self._pool.ensure_standby(lane, background=not waits)
         lane.enter("idle")
         if lane.ledger is not None:
-            self._take_group(lane)
+            self._handout.take_up(lane)
 
     def _on_bind_failed(self, lane: Lane, message: BindFailed) -> None:
         self._start_failed(lane, message.detail)
 
+    def _on_log_failed(self, lane: Lane, message: LogFailed) -> None:
+        raise LogbookError(message.errno, message.reason)
+
     def _start_failed(self, lane: Lane, reason: str) -> None:
         assert lane.worker is not None
         self._pool.failed_start(lane, one_line(reason))
-        self._kill(lane)
+        lane.kill()
 
     def _on_death(self, worker: WorkerProcess) -> None:
         """The process has ended: first its last words, then what its death means."""
@@ -274,8 +257,8 @@ class Run:
         elif state == "idle":
             self._watcher.note(f"{lane.name}: the idle worker {exit_text}; a standby takes its place")
         elif state == "busy" and ledger is not None:
-            stranger = returncode == -_SIGKILL and not worker.killed_here
-            self._publish(lane, ledger.died(phase, exit_text, output, stranger=stranger))
+            stranger = returncode == -signal.SIGKILL and not worker.killed_here
+            self._handout.publish(lane, ledger.died(phase, exit_text, output, stranger=stranger))
         self._replace(lane)
 
     def _replace(self, lane: Lane) -> None:
@@ -295,170 +278,15 @@ class Run:
         lane.drop_group()
         lane.enter("retired")
 
-    def _kill(self, lane: Lane) -> None:
-        assert lane.worker is not None
-        lane.end_group_clock()
-        lane.worker.kill()
-        lane.enter("dying", "kill", KILL_PATIENCE_S)
-
-    # A group's life
-
-    def _take_group(self, lane: Lane) -> None:
-        """Opens the group that the lane has, else the next one; further ones as long as they end at once."""
-        while lane.state == "idle" and not (self._stopping or self._pool.stop_requested):
-            work = None
-            if lane.ledger is None:
-                work = self._feed.take()
-                if work is None:
-                    return
-                lane.open_group(work.number, work.ledger)
-            self._open(lane, work)
-
-    def _open(self, lane: Lane, work: Work | None = None) -> None:
-        """Sends the lane's group and what comes first in one go."""
-        ledger, number = lane.ledger, lane.group
-        assert ledger is not None and number is not None and lane.worker is not None
-        if ledger.group.fresh and lane.worker.worked:
-            self._kill(lane)  # the lane's next worker takes it
-            return
-        work = work or self._feed.again(number, ledger)
-        if work.payload is None:
-            lane.enter("idle")
-            self._publish(lane, ledger.open_failed(f"it cannot be sent there: {work.problem}"))
-            return
-        lane.rss_bytes = None
-        lane.worker.worked |= not ledger.group.fresh
-        lane.begin_group()
-        lane.enter("busy")
-        self._go(lane, Open(number, work.payload))
-
-    def _go(self, lane: Lane, *before: Any) -> None:
-        """Hands out what comes next, after what has to be said ``before`` in the same breath."""
-        if self._stopping:
-            return
-        worker, ledger, group = lane.worker, lane.ledger, lane.group
-        assert worker is not None and ledger is not None and group is not None
-        candidates = ledger.remaining
-        if not self._watcher.run_ahead and ledger.contest is None:
-            candidates = candidates[:1]
-            index, attempt = candidates[0]
-            if lane.announced != (index, attempt):
-                lane.announced = (index, attempt)
-                self._watcher.before_start(group, index, attempt, lane.name)
-        lane.outstanding = len(candidates)
-        lane.hand(self._pool.startup_timeout_s, self._clocks)
-        worker.send(*before, Go(candidates, ledger.leader_us))
-
-    def _on_open_failed(self, lane: Lane, message: OpenFailed) -> None:
-        if lane.ledger is None:
-            return
-        if lane.ledger.apart:
-            self._publish(lane, lane.ledger.open_failed(message.detail))
-        else:
-            lane.ledger.apart = True
-            self._open(lane)
-
-    def _on_unprepared(self, lane: Lane, message: Unprepared) -> None:
-        if lane.ledger is None:
-            return
-        lane.outstanding = 0
-        verdicts = lane.ledger.unprepared(message.candidate, message.phase, message.measurement)
-        if message.leaving:
-            self._kill(lane)
-        self._publish(lane, verdicts)
-
-    def _on_measured(self, lane: Lane, message: Measured) -> None:
-        ledger, worker, group = lane.ledger, lane.worker, lane.group
-        if ledger is None or worker is None or group is None:
-            return
-        measurement = Measurement.unpacked(message.measurement)
-        lane.outstanding -= 1
-        lane.done(measurement)
-        if message.output:
-            self._watcher.output(group, message.candidate, message.output)
-        verdicts, clean_worker = ledger.measured(message.candidate, measurement, leaving=message.leaving)
-        waits = message.leaving or measurement.may_be_the_process
-        if message.leaving or clean_worker:
-            self._kill(lane)
-        if waits:
-            lane.outstanding = 0
-        self._publish(lane, verdicts, logged=ledger.group.logbook is not None and not waits)
-
-    def _on_block_done(self, lane: Lane, message: BlockDone) -> None:
-        if lane.ledger is None or lane.group is None:
-            return
-        lane.ledger.block_done(message.block, lane.device.uuid)
-        lane.block_done()
-        self._watcher.block_done(lane.group, message.block)
-
-    def _on_no_graph(self, lane: Lane, message: NoGraph) -> None:
-        if lane.ledger is not None:
-            lane.ledger.cannot_be_captured(message.candidate)
-            self._kill(lane)
-
-    def _on_log_failed(self, lane: Lane, message: LogFailed) -> None:
-        raise LogbookError(message.errno, message.reason)
-
-    def _publish(self, lane: Lane, verdicts: Verdicts, *, logged: bool = False) -> None:
-        """Tells the verdicts, then goes on: with the next candidate, or with the end of the group."""
-        ledger, group = lane.ledger, lane.group
-        assert ledger is not None and group is not None
-        for index, measurement in verdicts:
-            if measurement.status.is_terminal:
-                if not measurement.device:  # a verdict that was given here, about a worker that could not
-                    measurement = replace(measurement, device=lane.device.uuid)
-                self._watcher.measured(group, index, measurement, logged=logged)
-        if ledger.ended:
-            self._end_group(lane, group, ledger)
-        elif lane.state == "busy" and lane.outstanding == 0 and not self._recycle_if_grown(lane):
-            self._go(lane)
-
-    def _end_group(self, lane: Lane, group: int, ledger: Ledger) -> None:
-        lane.announced = None
-        busy = lane.state == "busy"
-        lane.drop_group()
-        follow_up = None
-        if not self._stopping:
-            number, idle = self._feed.next_number, self._feed.is_empty
-            follow_up = self._watcher.follow_up(group, ledger.results, number, idle=idle)
-        self._watcher.group_ended(group, ledger.results)
-        if follow_up is not None:
-            lane.open_group(*self._feed.number(follow_up))
-        if busy:
-            lane.enter("idle")
-            self._recycle_if_grown(lane)
-            self._take_group(lane)
-            if lane.state == "idle" and lane.worker is not None:
-                lane.worker.send(Close())
-
-    def _recycle_if_grown(self, lane: Lane) -> bool:
-        """Replaces a worker whose memory grew by more than a quarter of its lane's.
-
-        Inside a group it is compared with what it was after the first verdict, since inputs are no leak; between groups
-        with what it was when it took the device.
-        """
-        worker = lane.worker
-        if not lane.device.memory_bytes or worker is None or not lane.due_for_memory_check():
-            return False
-        resident = worker.resident_bytes()
-        base = lane.rss_bytes if lane.state == "busy" else worker.bound_bytes
-        if base is None:
-            base = lane.rss_bytes = resident
-        if resident - base <= lane.device.memory_bytes // _RECYCLE_SHARE:
-            return False
-        self._watcher.note(f"{lane.name}: the worker grew from {base >> 20} to {resident >> 20} MiB and is replaced")
-        self._kill(lane)
-        return True
-
     # Stopping
 
     def _stop(self, end: RunEnd, reason: str) -> RunOutcome:
         """Kills what is running; whatever has no verdict is ``not_run``. Groups never begun are left to the caller."""
-        self._stopping = True
+        self._handout.close()
         for lane in self._pool.lanes:
             if lane.worker is not None:
                 self._hear_out(lane.worker, _LAST_WORDS_S)  # what is measured already counts
-        running = [self._running(lane) for lane in self._pool.lanes]
+        running = [lane.running for lane in self._pool.lanes]
         unfinished = [(lane.group, lane.ledger) for lane in self._pool.lanes]
         self._kill_busy_lanes()
         for place in running:
@@ -470,20 +298,12 @@ class Run:
                 self._watcher.group_ended(group, ledger.results)
         return RunOutcome(end, reason)
 
-    @staticmethod
-    def _running(lane: Lane) -> tuple[int, int, int] | None:
-        """Group, index and attempt of the candidate that the lane's worker has begun."""
-        ledger, group, posted = lane.ledger, lane.group, lane.posted
-        if lane.state != "busy" or ledger is None or group is None or ledger.next is None or posted is None:
-            return None
-        return (group, ledger.next, ledger.attempt(ledger.next)) if posted.candidate == ledger.next else None
-
     def _kill_busy_lanes(self) -> None:
         """When this returns nothing is running any more, and nothing writes into a logbook."""
         killed = [lane.worker for lane in self._pool.lanes if lane.state == "busy" and lane.worker is not None]
         for lane in self._pool.lanes:
             if lane.state == "busy" and lane.worker is not None:
-                self._kill(lane)
+                lane.kill()
         for worker in killed:
             worker.reap(KILL_PATIENCE_S)
         for lane in self._pool.lanes:
