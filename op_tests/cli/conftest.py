@@ -50,15 +50,21 @@ def command(tmp_path):
 def tune(command, tmp_path):
     """``aiter-tune tune`` of a family in tiny.py over some sizes, with ``out.csv`` as the tuned table."""
 
-    def start(family, *flags, sizes=(8, 16), **options):
-        write_shapes(tmp_path, sizes)
-        return command("tune", f"{TINY}:{family}", "-i", "shapes.csv", "-o", "out.csv", *flags, **options)
+    def start(family, *flags, sizes=(8, 16), confirm=False, **options):
+        return command(*tune_words(tmp_path, family, sizes, confirm), *flags, **options)
 
     return start
 
 
 def write_shapes(directory, sizes):
     (directory / "shapes.csv").write_text("N\n" + "".join(f"{size}\n" for size in sizes))
+
+
+def tune_words(directory, family, sizes, confirm):
+    """The command, and its file of shapes; ``confirm``: each promotion costs one more process."""
+    write_shapes(directory, sizes)
+    words = ("tune", f"{TINY}:{family}", "-i", "shapes.csv", "-o", "out.csv")
+    return words if confirm else (*words, "--confirm", "False")
 
 
 class Ended(NamedTuple):
@@ -93,9 +99,8 @@ def run_here(tmp_path, monkeypatch, capsys, request):
 def tune_here(run_here, tmp_path):
     """As ``tune``, in this process."""
 
-    def run(family, *flags, sizes=(8, 16)):
-        write_shapes(tmp_path, sizes)
-        return run_here("tune", f"{TINY}:{family}", "-i", "shapes.csv", "-o", "out.csv", *flags)
+    def run(family, *flags, sizes=(8, 16), confirm=False):
+        return run_here(*tune_words(tmp_path, family, sizes, confirm), *flags)
 
     return run
 

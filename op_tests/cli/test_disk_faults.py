@@ -140,7 +140,8 @@ def tune(tmp_path, one_lane):
 
     def run(out, act=lambda: None, after=1):
         reporter = Meanwhile(act, after)
-        args = argparse.Namespace(untune_file=str(tmp_path / "shapes.csv"), tune_file=str(out), batch=1, iters=5)
+        files = {"untune_file": str(tmp_path / "shapes.csv"), "tune_file": str(out)}
+        args = argparse.Namespace(**files, batch=1, iters=5, confirm=False)
         family = load_family(f"{TINY}:Tiny")
         if not out.exists():
             TunedCsv(out, family.key).update([OTHER])

@@ -143,7 +143,7 @@ def test_a_recorded_miss_is_tuned_and_found_afterwards(run_here, command, tmp_pa
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "AITER_TUNE_RECORD": "misses"}
     subprocess.run([sys.executable, "serve.py"], cwd=tmp_path, env=environment, check=True)
     assert (tmp_path / "misses/tiny_untuned.csv").read_text().splitlines()[0] == "N,dtype,calls"
-    run = run_here("tune", f"{TINY}:Tiny", "-i", "misses/tiny_untuned.csv", "-o", "out.csv")
+    run = run_here("tune", f"{TINY}:Tiny", "-i", "misses/tiny_untuned.csv", "-o", "out.csv", "--confirm", "False")
     assert run.returncode == 0, run.err
     (hit := command("lookup", f"{TINY}:Tiny", "N=24", "--tuned", "out.csv")).communicate()
     assert hit.returncode == 0

@@ -26,7 +26,7 @@ def test_bad_rows_are_replaced_good_ones_stay_and_reruns_change_nothing(run_here
 def test_seeds_are_what_they_are_called_and_a_table_that_nobody_mended_is_told(run_here, tmp_path):
     write_shapes(tmp_path, (8, 16, 32, 64))
     table = tmp_path / "out.csv"
-    assert run_here(*WORDS, "--probe", "False").returncode == 0
+    assert run_here(*WORDS, "--probe", "False", "--confirm", "False").returncode == 0
     tuned = table.read_bytes()
 
     seeded = seed_table(table, Compared(), WRONG)

@@ -45,7 +45,7 @@ def gone(processes):
 
 
 def test_every_kind_of_trouble_costs_its_candidate_and_nothing_else(tune, tmp_path):
-    process = tune("Troubled", "-o2", "all.csv", "--json")
+    process = tune("Troubled", "-o2", "all.csv", "--json", confirm=True)
     out, err = process.communicate()
 
     assert process.returncode == 0, err

@@ -19,8 +19,8 @@ def table(tmp_path):
 @pytest.fixture
 def run(one_lane, table, shapes):
     def tune(family, *sizes, **flags):
-        args = {"untune_file": str(shapes(*sizes)), "tune_file": str(table), "warmup": 1, "iters": 3, **flags}
-        return TunerCommon(family).run(args, pool=one_lane)
+        args = {"untune_file": str(shapes(*sizes)), "tune_file": str(table), "warmup": 1, "iters": 3}
+        return TunerCommon(family).run({**args, "confirm": False, **flags}, pool=one_lane)
 
     return tune
 
