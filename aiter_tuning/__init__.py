@@ -6,8 +6,9 @@ Names are loaded when they are first used (PEP 562): ``import aiter_tuning`` imp
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from aiter_tuning.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from aiter_tuning.devices.device import Device, NoDeviceError
@@ -22,20 +23,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Device": "aiter_tuning.devices.device",
-    "Measurement": "aiter_tuning.measurement",
-    "MpTunerTask": "aiter_tuning.task",
-    "NoDeviceError": "aiter_tuning.devices.device",
-    "Pool": "aiter_tuning.pool.pool",
-    "Status": "aiter_tuning.status",
-    "TuneResult": "aiter_tuning.measurement",
-    "bind": "aiter_tuning.serving",
-    "explain": "aiter_tuning.serving",
-    "gate_against_incumbent": "aiter_tuning.tuning_policy",
-    "is_tuned": "aiter_tuning.serving",
-    "lookup": "aiter_tuning.serving",
-    "mp_tuner": "aiter_tuning.runner",
-    "record_misses": "aiter_tuning.serving",
+    "Device": "devices.device",
+    "Measurement": "measurement",
+    "MpTunerTask": "task",
+    "NoDeviceError": "devices.device",
+    "Pool": "pool.pool",
+    "Status": "status",
+    "TuneResult": "measurement",
+    "bind": "serving",
+    "explain": "serving",
+    "gate_against_incumbent": "tuning_policy",
+    "is_tuned": "serving",
+    "lookup": "serving",
+    "mp_tuner": "runner",
+    "record_misses": "serving",
 }
 
 __all__ = [
@@ -55,14 +56,4 @@ __all__ = [
     "record_misses",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

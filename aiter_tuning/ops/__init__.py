@@ -14,8 +14,9 @@ are first used, and torch with them.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from aiter_tuning.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from aiter_tuning.ops.cpu_linear import gemm_cpu
@@ -25,14 +26,4 @@ _HOMES = {"gemm_bf16": "gpu_linear", "gemm_cpu": "cpu_linear"}
 
 __all__ = ["gemm_bf16", "gemm_cpu"]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

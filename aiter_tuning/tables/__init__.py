@@ -17,8 +17,9 @@ Nothing here imports torch, and pandas only inside ``read_csv``.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from aiter_tuning.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint
@@ -38,14 +39,4 @@ _HOMES = {
 
 __all__ = ["Checkpoint", "CsvError", "FileLock", "RunFingerprint", "TunedCsv", "TunedRow", "read_csv"]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

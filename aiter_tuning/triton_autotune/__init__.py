@@ -10,8 +10,9 @@ Stands alone: importing it loads neither torch nor Triton, and nothing else of t
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from aiter_tuning.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from aiter_tuning.triton_autotune.agreement import RanksDisagreeError
@@ -75,7 +76,6 @@ _HOMES = {
     "selection": ("autotune_configs",),
     "table": ("TunedTable", "load", "load_overlay", "write"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "DEFAULT_CONFIG_INVARIANT",
@@ -110,14 +110,4 @@ __all__ = [
     "write_choice_log",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF})
+__getattr__, __dir__ = lazy_names(__name__, {name: home for home, names in _HOMES.items() for name in names})

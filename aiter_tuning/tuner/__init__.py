@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from aiter_tuning.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from aiter_tuning.tuner.family import Candidate, Family, Tolerance, Work
@@ -23,8 +24,4 @@ _HOMES = {
     "Work": "family",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
