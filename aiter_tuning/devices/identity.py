@@ -13,6 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from aiter_tuning.quantities import counted
+
 _RDNA = re.compile(r"gfx1[01]\d\d|gfx120\d")
 
 
@@ -27,7 +29,7 @@ class Identity(NamedTuple):
 
     def __str__(self) -> str:
         unit = "CU" if self.gfx.startswith(("gfx", "sm")) else "core"
-        return f"{self.gpu_model} ({self.gfx}, {self.cu_num} {unit}{'s' if self.cu_num != 1 else ''})"
+        return f"{self.gpu_model} ({self.gfx}, {counted(self.cu_num, unit)})"
 
 
 class GpuFacts(NamedTuple):

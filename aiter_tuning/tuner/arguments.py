@@ -234,18 +234,19 @@ def has_public_operator(family: Family) -> bool:
     return type(family).serve is not Family.serve
 
 
-def check_readable(path: Path, flag: str, holds: str) -> None:
-    """Makes sure that ``path`` is a file.
+def check_readable(path: Path, holds: str, *, flag: str = "") -> None:
+    """Makes sure that ``path`` is a file; ``flag`` is what it was given for, if there is one.
 
     Raises:
         UsageError: it is not there, or something other than a file.
     """
+    where = f"{flag} {path}".lstrip()
     if path.is_dir():
-        raise UsageError(f"{flag} {path}: is a directory; expected {holds}")
+        raise UsageError(f"{where}: is a directory; expected {holds}")
     if path.exists() and not path.is_file():
-        raise UsageError(f"{flag} {path}: is a device or a pipe; expected {holds}")
+        raise UsageError(f"{where}: is a device or a pipe; expected {holds}")
     if not path.is_file():
-        raise UsageError(f"{flag} {path}: no such file; expected {holds}")
+        raise UsageError(f"{where}: no such file; expected {holds}")
 
 
 def check_writable(path: Path, flag: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from aiter_tuning.devices.device import Device
 from aiter_tuning.keys import Shape
+from aiter_tuning.quantities import counted
 from aiter_tuning.tables.checking import Checked, Target
 from aiter_tuning.tables.evidence_record import Evidence
 from aiter_tuning.tables.findings import Code, Finding
@@ -194,7 +195,7 @@ def _untuned(family: Family, checked: Checked, target: Target | None) -> Iterabl
 def _some(family: Family, shapes: Sequence[Shape]) -> str:
     labels = "; ".join(family.key.label(shape) for shape in shapes[:_SHOWN])
     more = f"; {len(shapes) - _SHOWN} more" if len(shapes) > _SHOWN else ""
-    return f"{len(shapes)} shape{'s' if len(shapes) != 1 else ''} ({labels}{more})"
+    return f"{counted(len(shapes), 'shape')} ({labels}{more})"
 
 
 def _json(config: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from aiter_tuning.quantities import counted
 from aiter_tuning.tables.evidence import EvidenceIndex, evidence_path, read_evidence
 from aiter_tuning.tables.tuned import TunedRow
 from aiter_tuning.tuner.stale_rows import changed_versions
@@ -78,10 +79,9 @@ class Generation:
         for stays, what in ((True, "which are faster and stay"), (False, "which were slower, or of other versions")):
             some = [clash for clash in self.clashes if clash.stays is stays]
             if some:
-                rows = "1 row" if len(some) == 1 else f"{len(some)} rows"
                 first = some[0]
                 notes.append(
-                    f"{path}: another run wrote {rows} of this run's shapes meanwhile, {what}; "
+                    f"{path}: another run wrote {counted(len(some), 'row')} of this run's shapes meanwhile, {what}; "
                     f"first {first.theirs.kernelName} at {first.theirs.us} us, here {first.ours.kernelName} at "
                     f"{first.ours.us} us"
                 )

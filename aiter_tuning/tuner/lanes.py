@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aiter_tuning.devices.device import Device
+from aiter_tuning.devices.identity import Identity
 from aiter_tuning.measure.plan import MeasurePlan
 from aiter_tuning.measure.statistics import StopRule
 from aiter_tuning.pool.watcher import Clocks
@@ -13,8 +14,7 @@ from aiter_tuning.tuning_policy import SAMPLE_SEED
 
 def device_name(device: Device) -> str:
     """The device for a person."""
-    unit = "core" if device.torch_device == "cpu" else "CU"
-    return f"{device.gpu_model} ({device.gfx}, {device.cu_num} {unit}{'s' if device.cu_num != 1 else ''})"
+    return str(Identity(device.gfx, device.cu_num, device.gpu_model))
 
 
 def timer_of(arguments: TuneArguments, device: Device) -> str:

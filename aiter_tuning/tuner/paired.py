@@ -21,11 +21,10 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from aiter_tuning.contest import Block
-from aiter_tuning.measure.statistics import median
+from aiter_tuning.measure.statistics import deviation, median
 
 _TRIMMED = 0.2
 """Share of the differences that is left out at either end, and one at least: one block in fifty has an outlier."""
-_SIGMA_PER_MAD = 1.4826
 _TRIMMED_PER_MEAN = 1.1
 """Standard error of such a trimmed mean over that of a mean, for normal noise and few blocks."""
 _MAD_FREEDOM = 0.5
@@ -82,12 +81,12 @@ class PairedTable:
         if rows < 2 or columns < 2:
             return math.inf
         left = [
-            abs(log - middle - self._centres[entrant])
+            log - middle - self._centres[entrant]
             for entrant, logs in self._logs.items()
             for log, middle in zip(logs, self._middles, strict=True)
         ]
         fitted = rows * columns / ((rows - 1) * (columns - 1))
-        return _SIGMA_PER_MAD * median(left) * math.sqrt(fitted)
+        return deviation(left, 0.0) * math.sqrt(fitted)
 
     @property
     def freedom(self) -> float:

@@ -25,6 +25,7 @@ from aiter_tuning.devices.device import Device
 from aiter_tuning.keys import KeyValue
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import Clocks
+from aiter_tuning.quantities import counted
 from aiter_tuning.status import Status, one_line
 from aiter_tuning.tables.atomic import write_all
 from aiter_tuning.tuner.poison import VERSIONS, Poisoned, is_sentence, offence_of, sentence_of, withhold
@@ -229,7 +230,7 @@ class PoisonList:
         notes = []
         if self._withheld:
             names = list(dict.fromkeys(self._withheld))
-            count = f"{len(self._withheld)} candidate{'s' if len(self._withheld) != 1 else ''}"
+            count = counted(len(self._withheld), "candidate")
             shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
             notes.append(
                 f"{count} not run, since {'they' if len(self._withheld) != 1 else 'it'} killed or hung a worker "

@@ -21,6 +21,7 @@ from typing import Any
 from aiter_tuning.devices.device import Device
 from aiter_tuning.keys import Key
 from aiter_tuning.measurement import Measurement
+from aiter_tuning.quantities import counted
 from aiter_tuning.tables.csv_reader import CsvError
 from aiter_tuning.tables.evidence import Evidence, append_evidence, evidence_path
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
@@ -272,7 +273,7 @@ class Publisher:
                 replaced.append(f"{label} now has {found.kernelName} at {found.us} us")
         if not replaced:
             return clashes
-        rows = "1 row" if len(replaced) == 1 else f"{len(replaced)} rows"
+        rows = counted(len(replaced), "row")
         return (*clashes, f"{self._path}: somebody else replaced {rows} of this run meanwhile; {replaced[0]}")
 
     def _removed(self) -> tuple[str, ...]:
@@ -281,7 +282,7 @@ class Publisher:
         if not removed or self._evidence_of != self._path:
             return ()
         first = removed[0].cells
-        rows = "1 row was" if len(removed) == 1 else f"{len(removed)} rows were"
+        rows = f"{counted(len(removed), 'row')} {'was' if len(removed) == 1 else 'were'}"
         told = f"{first.get('kernelName') or 'no kernel'} at {first['us']} us for {self._key.label(first)}"
         why = "since another row of the same shape and device counts"
         return (f"{self._path}: {rows} taken out, {why}: {told}" + (" and others" if len(removed) > 1 else ""),)

@@ -24,6 +24,7 @@ from aiter_tuning.contest import Block
 from aiter_tuning.keys import full_key
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import LaneView, Watcher
+from aiter_tuning.quantities import counted
 from aiter_tuning.status import Status
 from aiter_tuning.tables.checkpoint import Checkpoint
 from aiter_tuning.tables.checkpoint_row import DECISION, SCREEN
@@ -251,8 +252,8 @@ class Recorder(Watcher):
                 outcome = replace(outcome, published=False)
             self.outcomes[index] = outcome
         if self._publisher.unproven:
-            rows = "1 row was" if self._publisher.unproven == 1 else f"{self._publisher.unproven} rows were"
-            self._reporter.note(f"{rows} not proven and not written; the same command goes on with that")
+            rows = counted(self._publisher.unproven, "row")
+            self._reporter.note(f"{rows} not proven, so not written; the same command goes on with that")
 
     def conclude(self, index: int) -> ShapeOutcome:
         """Chooses for one shape from the results it has, and publishes what may be published."""

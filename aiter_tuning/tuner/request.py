@@ -13,6 +13,7 @@ from aiter_tuning.devices.torch_facts import torch_build
 from aiter_tuning.keys import Shape
 from aiter_tuning.measure.timer import check_timer
 from aiter_tuning.pool.pool import Pool
+from aiter_tuning.quantities import counted
 from aiter_tuning.tables.merging import TunedTables
 from aiter_tuning.tables.shapes import ShapeFile, read_shapes
 from aiter_tuning.tables.tuned_row import TunedRow
@@ -62,7 +63,7 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
         UsageError, CsvError, FamilyError: the run cannot be done as asked.
         NoDeviceError: there is nothing to measure on.
     """
-    check_readable(arguments.untune_file, "--untune_file", "a CSV file of shapes")
+    check_readable(arguments.untune_file, "a CSV file of shapes", flag="--untune_file")
     try:
         file = read_shapes(arguments.untune_file, family.key)
     except OSError as error:
@@ -86,9 +87,9 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
     published = [row and marked(row, tables.evidence_of(row), here) for row in found]
     warnings = [*file.warnings, *tables.warnings]
     if file.duplicates:
-        repeat = "1 row repeats a shape" if file.duplicates == 1 else f"{file.duplicates} rows repeat a shape"
-        distinct = "1 distinct shape" if len(file.shapes) == 1 else f"{len(file.shapes)} distinct shapes"
-        warnings.append(f"{file.path}: {repeat}; {distinct} in {file.rows} rows")
+        repeating = f"{counted(file.duplicates, 'row')} {'repeats' if file.duplicates == 1 else 'repeat'} a shape"
+        distinct = counted(len(file.shapes), "distinct shape")
+        warnings.append(f"{file.path}: {repeating}; {distinct} in {file.rows} rows")
     if not file.shapes:
         warnings.append(f"{file.path}: holds no shape; expected a line for each below the column names")
     notes = [*device_notes(devices), *_part_notes(devices), *notes]
@@ -134,10 +135,9 @@ def _line_of(family: Family, file: ShapeFile, shape: Shape) -> int | None:
 
 def _part_notes(devices: Sequence[Device]) -> list[str]:
     """Says that rows of a part of the CPU are none for all of it."""
-    cores = devices[0].cu_num
     if len(devices) == 1 or devices[0].torch_device != "cpu":
         return []
-    each = "1 core" if cores == 1 else f"{cores} cores"
+    each = counted(devices[0].cu_num, "core")
     rows = f"{len(devices)} lanes of {each}: the rows are for processes on {each}"
     return [f"{rows}, and one on all of them finds none of these; --mp 1 tunes for it"]
 

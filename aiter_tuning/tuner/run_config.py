@@ -102,7 +102,7 @@ class RunConfig:
         self._arguments = arguments
         self._tables = None if tables is None else expand_tables(tables)
         for path in self._tables or ():
-            check_readable(path, "--run_config", "a tuned CSV")
+            check_readable(path, "a tuned CSV", flag="--run_config")
         self._remeasuring = Remeasuring(family, arguments)
         self.request_stop = self._remeasuring.request_stop
 
@@ -154,7 +154,7 @@ class RunConfig:
 
     def _of_shapes(self, device: Device, notes: list[str]) -> list[_Asked]:
         path = self._arguments.untune_file
-        check_readable(path, "--untune_file", "a CSV file of shapes")
+        check_readable(path, "a CSV file of shapes", flag="--untune_file")
         file = read_shapes(path, self._family.key)
         notes += file.warnings
         identity: dict[str, Any] = Identity(device.gfx, device.cu_num, device.gpu_model)._asdict()

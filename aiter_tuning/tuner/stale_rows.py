@@ -17,6 +17,8 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from aiter_tuning.quantities import counted
+
 if TYPE_CHECKING:
     from aiter_tuning.tables.evidence_record import Evidence
     from aiter_tuning.tables.tuned_row import TunedRow
@@ -77,8 +79,7 @@ def stale_note(reasons: Sequence[str], rows: int, *, without: int = 0, retunes: 
         return None
     counts = Counter(reasons).most_common()
     why = counts[0][0] if len(counts) == 1 else "; ".join(f"{count} {reason}" for reason, count in counts)
-    total = "1 row" if rows == 1 else f"{rows} rows"
-    text = f"{len(reasons)} of {total} {'is' if len(reasons) == 1 else 'are'} stale ({why})"
+    text = f"{len(reasons)} of {counted(rows, 'row')} {'is' if len(reasons) == 1 else 'are'} stale ({why})"
     if not retunes:
         stays = "stays as it is" if len(reasons) == 1 else "stay as they are"
         first = "" if len(reasons) == rows else ", stale ones first"

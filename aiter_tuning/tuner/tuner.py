@@ -27,6 +27,7 @@ from aiter_tuning.devices.disturbances import disturbance_notes
 from aiter_tuning.devices.host_load import LoadWatch
 from aiter_tuning.pool.pool import Pool
 from aiter_tuning.pool.watcher import RunEnd, RunOutcome
+from aiter_tuning.quantities import counted
 from aiter_tuning.tables.checkpoint import RunFingerprint
 from aiter_tuning.task import LogbookError
 from aiter_tuning.tuner.arguments import ARG_DEFAULTS, TuneArguments, check_writable
@@ -359,7 +360,7 @@ def _gone_text(family: Family, runs: Sequence[ShapeRun]) -> str | None:
     gone = [run.plan for run in runs if run.plan.published is not None and not run.plan.has_row]
     if not gone:
         return None
-    rows = "1 row names a kernel" if len(gone) == 1 else f"{len(gone)} rows name kernels"
+    rows = f"{counted(len(gone), 'row')} {'names a kernel' if len(gone) == 1 else 'name kernels'}"
     first = gone[0]
     return (
         f"{rows} that {family.name} does not know; serving runs the default there, and they are replaced: "
@@ -371,7 +372,7 @@ def _bare_text(family: Family, labels: Sequence[str]) -> str | None:
     """Shapes for which the family lists nothing to try."""
     if not labels:
         return None
-    shapes = "1 shape" if len(labels) == 1 else f"{len(labels)} shapes"
+    shapes = counted(len(labels), "shape")
     told = f"candidates() of {family.name} gives none for {shapes}, where only what serves today is measured"
     return f"{told}: {labels[0]}" + (" and others" if len(labels) > 1 else "")
 
@@ -390,7 +391,7 @@ def _finals_settings(arguments: TuneArguments) -> FinalsSettings:
 def _advice(outcome: RunOutcome, shapes: Iterable[ShapeOutcome]) -> str:
     """What a person should know about the end of a run, and do next."""
     incomplete = sum(shape.verdict is Verdict.incomplete for shape in shapes)
-    left = f"{incomplete} shape{'s' if incomplete != 1 else ''} incomplete; run the same command again to go on"
+    left = f"{counted(incomplete, 'shape')} incomplete; run the same command again to go on"
     if outcome.end is RunEnd.no_lanes:
         return f"{outcome.reason}; {left}"
     if outcome.end is RunEnd.interrupted:

@@ -98,7 +98,7 @@ class Verifier:
     """
 
     def __init__(self, family: Family, arguments: TuneArguments, table: Path) -> None:
-        check_readable(table, "verify", "a tuned CSV")
+        check_readable(table, "a tuned CSV")
         self._family = family
         self._arguments = arguments
         self._table = table

@@ -83,7 +83,7 @@ def test_a_table_whose_rows_hold_ends_with_0_and_kinds_can_be_left_out(command, 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("gone.csv", "--family", COMPARED), "gone.csv: no such file"),
+        (("gone.csv", "--family", COMPARED), "error: gone.csv: no such file"),
         (("out.csv",), "its name tells no family"),
         (("out.csv", "--family", COMPARED, "--ignore", "luck"), "no kind of doubt"),
     ],
