@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import gc
 import importlib
 import os
 import pickle
@@ -54,6 +53,7 @@ from aiter_tuning.pool.messages import (
     Unsendable,
 )
 from aiter_tuning.pool.output import take_output
+from aiter_tuning.pool.uncollected import uncollected
 from aiter_tuning.status import Status, describe
 from aiter_tuning.task import Logbook, LogbookError, MpTunerTask
 
@@ -161,12 +161,11 @@ class Server:
         self._kind = load_kind(hello.kind)
         if hello.device is not None:
             self._kind.prepare_process(hello.device)
-        if hello.background:
-            _import_in_background(hello.preload)
-        else:
-            _import_all(hello.preload)
-        gc.collect()
-        gc.freeze()  # a full collection over torch's modules costs 0.1 s each time; frozen they are not looked at
+        with uncollected():
+            if hello.background:
+                _import_in_background(hello.preload)
+            else:
+                _import_all(hello.preload)
         self._printed()  # what imports had to say concerns no candidate
         self.send(Ready(time.monotonic() - started))
         handlers: dict[type, Callable[[Any], None]] = {

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple, NoReturn
 from aiter_tuning.pool.child import _die_with, adopt
 from aiter_tuning.pool.compile_book import CompileBook, State
 from aiter_tuning.pool.messages import Adopt
+from aiter_tuning.pool.uncollected import uncollected
 from aiter_tuning.task import MpTunerTask
 
 NICENESS = 5
@@ -97,13 +98,14 @@ def main() -> None:
 
 def warm_up(order: Order) -> None:
     """Pays once what every process would pay for its first dry run."""
-    from aiter_tuning.measure.triton_ahead import hashing  # isort: skip  # a second, beside the import of torch
-    import torch  # noqa: F401
+    with uncollected():
+        from aiter_tuning.measure.triton_ahead import hashing  # isort: skip  # a second, beside the import of torch
+        import torch  # noqa: F401
 
-    from aiter_tuning.measure.compile_target import Limits, target_of
-    from aiter_tuning.measure.dry_run import DryRunner
-    from aiter_tuning.measure.meta_inputs import leave_tracing_out
-    from aiter_tuning.measure.throw_away_kernel import throw_away_task
+        from aiter_tuning.measure.compile_target import Limits, target_of
+        from aiter_tuning.measure.dry_run import DryRunner
+        from aiter_tuning.measure.meta_inputs import leave_tracing_out
+        from aiter_tuning.measure.throw_away_kernel import throw_away_task
 
     leave_tracing_out()
     hashing.join()  # before the first fork: a thread would not be there afterwards, but what it holds would

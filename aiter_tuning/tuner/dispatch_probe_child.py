@@ -14,6 +14,7 @@ from typing import Any
 
 from aiter_tuning.devices.device import Device, load_kind
 from aiter_tuning.keys import KeyFieldError
+from aiter_tuning.pool.uncollected import uncollected
 from aiter_tuning.serving import bind, explain, record_misses, refusals, serve_from, watch
 from aiter_tuning.serving.answers import Seen
 from aiter_tuning.status import describe
@@ -27,7 +28,8 @@ def main() -> None:
     """Serves what the request on stdin names; answers go to the descriptor that the parent has passed."""
     _die_with(int(sys.argv[3]))
     if sys.argv[4]:
-        importlib.import_module(sys.argv[4])  # while nobody waits for it
+        with uncollected():
+            importlib.import_module(sys.argv[4])  # while nobody waits for it
     with os.fdopen(int(sys.argv[2]), "w", buffering=1) as answers:
         request = json.load(sys.stdin)
         sys.path[:] = request["path"]
