@@ -9,12 +9,23 @@ from aiter_tuning.pool.uncollected import uncollected
 from op_tests.pool.fault_candidates import task, write_result
 
 
+MADE = 100_000
+kept = []
+
+
+def fails_after_much():
+    with uncollected():
+        kept.extend([number] for number in range(MADE))
+        raise ImportError
+
+
 @pytest.fixture
 def collector():
     """As it is, and afterwards again."""
     enabled = gc.isenabled()
     yield
     gc.enable() if enabled else gc.disable()
+    kept.clear()
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -22,11 +33,10 @@ def test_nothing_is_collected_meanwhile_and_what_was_made_is_not_looked_at_again
     gc.enable() if enabled else gc.disable()
     collections = [generation["collections"] for generation in gc.get_stats()]
     frozen = gc.get_freeze_count()
-    with pytest.raises(ImportError), uncollected():
-        made = [[number] for number in range(100_000)]
-        raise ImportError
+    with pytest.raises(ImportError):
+        fails_after_much()
     assert [generation["collections"] for generation in gc.get_stats()] == collections
-    assert gc.get_freeze_count() >= frozen + len(made)
+    assert gc.get_freeze_count() >= frozen + MADE
     assert gc.isenabled() is enabled
 
 
