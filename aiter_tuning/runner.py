@@ -23,7 +23,6 @@ from aiter_tuning.task import Group, MpTunerTask, as_task, group_by_shape, shape
 
 logger = logging.getLogger("aiter_tuning")
 
-LegacyResult = tuple[Any, float, float]
 ResultCallback = Callable[[Any], None]
 
 _LOST = (float("inf"), 1.0)

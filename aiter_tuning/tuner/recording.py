@@ -83,8 +83,8 @@ class Recorder(Watcher):
         self._poison = poison
         self._update = update
         self._waiting: Waiting[_Place] = Waiting()
-        self._contests: dict[int, ShapeContest] = {}
-        """What is next of runs that were screened earlier."""
+        self._taken_up: dict[int, _Place] = {}
+        """The contests that runs which were screened earlier go on with."""
         self._followed: set[int] = set()
         """Groups whose shape goes on in another one."""
         self.outcomes: dict[int, ShapeOutcome] = {}
@@ -92,9 +92,8 @@ class Recorder(Watcher):
 
     def watch(self, numbers: Sequence[int]) -> None:
         """Which run each of the pool's groups is; those without anything left to screen are finals."""
-        self._groups = {group: self._place(number, self._contests.get(number)) for group, number in enumerate(numbers)}
-        for place in self._groups.values():
-            self._contest_begins(place)
+        for group, number in enumerate(numbers):
+            self._begin(group, self._taken_up.get(number, _Place(number)))
 
     # What the pool tells.
 
@@ -136,15 +135,13 @@ class Recorder(Watcher):
         if contest is not None and contest is not place.contest:  # else it was cut short
             self._followed.add(group)
             follows = self._place(place.run, contest)
-        if follows is not None and follows.fresh:
-            self._waiting.add(follows)
-            follows = None
-        if follows is None:
+            if follows.fresh:
+                self._waiting.add(follows)
+        if follows is None or follows.fresh:
             follows = self._waiting.take(idle=idle, is_fresh=place.fresh)
         if follows is None:
             return None
-        self._groups[number] = follows
-        self._contest_begins(follows)
+        self._begin(number, follows)
         return self._contest_group(follows)
 
     def group_ended(self, group: int, results: Sequence[Measurement]) -> None:
@@ -186,16 +183,15 @@ class Recorder(Watcher):
                 continue
             contest = self._course.next(run)
             if contest is not None:
-                self._contests[number] = contest
+                self._taken_up[number] = self._place(number, contest)
             else:
                 self.conclude(number)
-        places = {number: self._place(number, contest) for number, contest in self._contests.items()}
-        return {number: partial(self._contest_group, place) for number, place in places.items()}
+        return {number: partial(self._contest_group, place) for number, place in self._taken_up.items()}
 
     @property
     def fresh(self) -> frozenset[int]:
         """Shapes that :meth:`take_up` found to be waiting for a fresh worker."""
-        return frozenset(number for number, contest in self._contests.items() if self._place(number, contest).fresh)
+        return frozenset(number for number, place in self._taken_up.items() if place.fresh)
 
     def _contest_group(self, place: _Place) -> Group:
         """What a lane is to carry out."""
@@ -207,11 +203,11 @@ class Recorder(Watcher):
 
         return self._course.group(run, place.contest, new_row)
 
-    def _place(self, number: int, contest: ShapeContest | None) -> _Place:
-        return _Place(number, contest, contest is not None and self._course.is_fresh(contest))
+    def _place(self, number: int, contest: ShapeContest) -> _Place:
+        return _Place(number, contest, self._course.is_fresh(contest))
 
-    def _contest_begins(self, place: _Place) -> None:
-        contest = place.contest
+    def _begin(self, group: int, place: _Place) -> None:
+        self._groups[group], contest = place, place.contest
         if contest is not None:
             self._reporter.finals_began(place.run, contest.names[: contest.running], len(contest.blocks))
 
@@ -271,7 +267,8 @@ class Recorder(Watcher):
         failures = ((label, n, m) for n, m in decision.measurements.items() if m.status is not Status.ok)
         self.causes = merge_causes(self.causes, gather_causes(failures))[:MOST_CAUSES]
         self._reporter.shape_ended(index, outcome)
-        run.results, run.finals, run.review = {}, None, None  # thousands of shapes: what is needed is on record
+        # Of thousands of shapes nothing is kept: what is needed is on record.
+        run.results, run.finals, run.decision, run.review = {}, None, None, None
         return outcome
 
     def _publish(self, run: ShapeRun, decision: Decision, writes: bool) -> None:

@@ -11,6 +11,7 @@ from aiter_tuning.tables.evidence import evidence_path, read_evidence
 from aiter_tuning.tables.tuned import TunedCsv
 from aiter_tuning.tuner import Candidate, TunerCommon
 from aiter_tuning.tuner.outcome import ExitCode, Verdict
+from aiter_tuning.tuner.recording import Recorder
 from aiter_tuning.tuner.review import Waiting
 
 FINALS = {"steady": 100.0, "quick": 94.0, "slow": 120.0}
@@ -250,3 +251,18 @@ def test_who_waits_is_taken_by_an_idle_lane_or_a_fresh_worker_or_when_it_has_wai
         waiting.add(one)
     assert waiting.take(idle=False, is_fresh=False) == 0
     assert waiting.take(idle=False, is_fresh=False) is None and len(waiting) == 31
+
+
+def test_a_shape_that_is_decided_keeps_none_of_its_measurements(tune, monkeypatch):
+    runs = []
+
+    class Kept(Recorder):
+        def __init__(self, all_runs, **rest):
+            runs.extend(all_runs)
+            super().__init__(all_runs, **rest)
+
+    monkeypatch.setattr("aiter_tuning.tuner.tuner.Recorder", Kept)
+    tune(sizes=(8, 16))
+    assert len(runs) == 2
+    for run in runs:
+        assert (run.results, run.finals, run.review, run.decision) == ({}, None, None, None)
