@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from aiter_tuning.triton_autotune.config_json import matches, with_defaults
-from aiter_tuning.triton_autotune.deny import DenyRule
+from aiter_tuning.triton_autotune.deny import DenyRule, read_rules
 from aiter_tuning.triton_autotune.environment import environment
 from aiter_tuning.triton_autotune.session import Kernel
 from aiter_tuning.triton_autotune.table import Live, TunedTable, parse_table
@@ -51,7 +52,7 @@ def read_table(path: str) -> tuple[TunedTable, list[Finding]]:
 
 
 def check_table(table: TunedTable, catalogue: Sequence[tuple[Kernel, Any]] | None = None) -> list[Finding]:
-    """Everything that is wrong with a table.
+    """Everything that is wrong with a table, by the ``deny.json`` beside it too.
 
     Args:
         catalogue: the kernels as they are now; with it, each entry has to stand for a live candidate.
@@ -65,6 +66,11 @@ def check_table(table: TunedTable, catalogue: Sequence[tuple[Kernel, Any]] | Non
         for name in kernel.names:
             by_name.setdefault(name, []).append((kernel, autotuner))
     rules = table.deny_rules
+    beside = Path(table.path).parent / "deny.json"
+    try:
+        rules += read_rules(beside)
+    except ValueError as error:
+        findings.append(Finding(str(beside), str(error).removeprefix(f"{beside}: ")))
     here = environment()
     for name, entries in table.kernels.items():
         live = by_name.get(name, [])

@@ -196,6 +196,20 @@ def test_validate_finds_what_no_longer_fits(run, tmp_path, kernels, monkeypatch)
         assert text in out, out
 
 
+def test_validate_reads_the_deny_list_beside_the_table(run, tmp_path, kernels):
+    table, rules = tmp_path / "sm90.json", tmp_path / "deny.json"
+    write("sm90", {"k": {"a": kernels.entry(64), "b": kernels.entry(128)}}, table)
+    assert run("validate", table)[0] == 0
+    rules.write_text(json.dumps([{"kernel": "k", "config": {"kwargs": {"BLOCK": 128}}, "reason": "racy"}]))
+    code, out, _ = run("validate", table)
+    assert code == 1
+    assert f"{table}: k[b]: denied: racy" in out and "k[a]" not in out
+    rules.write_text('[{"kernl": "k"}]')
+    code, out, _ = run("validate", table)
+    assert code == 1
+    assert f"{rules}: deny rule 0: expected an object that names a 'kernel'" in out
+
+
 def test_validate_without_kernels_finds_what_a_file_alone_can_tell(run, tmp_path, kernels):
     empty, twice, other = (tmp_path / f"{name}.json" for name in ("empty", "twice", "other"))
     write("sm90", {}, empty)
