@@ -26,6 +26,7 @@ from aiter_tuning.tables.checkpoint_row import COMPARISON
 from aiter_tuning.tables.evidence import Evidence, append_evidence, evidence_path
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
 from aiter_tuning.task import Group, Logbook
+from aiter_tuning.tuner.arguments import TuneArguments
 from aiter_tuning.tuner.deciding import Decision
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.finals import FinalsSettings
@@ -77,10 +78,14 @@ class StagedTables:
         self._directory.cleanup()
 
 
-def begin_proposal(tuned: Path, candidate: Path) -> Path:
-    """Makes the candidate table: a copy of the tuned one, if there is one."""
-    if tuned.is_file():
-        shutil.copyfile(tuned, candidate)
+def begin_proposal(arguments: TuneArguments) -> Path | None:
+    """Makes the candidate table, a copy of the tuned one if there is one; None where that is to be written itself."""
+    candidate = arguments.candidate_file
+    candidate.unlink(missing_ok=True)  # an older proposal says nothing any more
+    if arguments.update_improved:
+        return None
+    if arguments.tune_file.is_file():
+        shutil.copyfile(arguments.tune_file, candidate)
     return candidate
 
 

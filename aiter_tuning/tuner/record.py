@@ -54,6 +54,16 @@ def open_record(arguments: TuneArguments, key: Key, fingerprint: RunFingerprint,
     return checkpoint
 
 
+def put_away(checkpoint: Checkpoint, *, is_over: bool) -> str:
+    """Where the record of a run is found once it has ended: it has become a profile if the run ``is_over``.
+
+    Empty where there is nothing on record.
+    """
+    if discard_if_empty(checkpoint):
+        return ""
+    return str(checkpoint.complete() if is_over else checkpoint.path)
+
+
 def discard_if_empty(checkpoint: Checkpoint) -> bool:
     """Removes a checkpoint without any row of a candidate: a run that had nothing to do leaves nothing behind."""
     try:

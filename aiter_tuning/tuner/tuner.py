@@ -16,19 +16,17 @@ from __future__ import annotations
 import argparse
 import errno
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aiter_tuning.devices.device import Device
 from aiter_tuning.devices.disturbances import disturbance_notes
 from aiter_tuning.devices.host_load import LoadWatch
 from aiter_tuning.pool.pool import Pool
 from aiter_tuning.pool.watcher import RunEnd, RunOutcome
-from aiter_tuning.quantities import counted
-from aiter_tuning.tables.checkpoint import RunFingerprint
+from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint
 from aiter_tuning.task import LogbookError
 from aiter_tuning.tuner.arguments import ARG_DEFAULTS, TuneArguments, check_writable
 from aiter_tuning.tuner.comparison import Comparison, StagedTables, begin_proposal
@@ -41,20 +39,20 @@ from aiter_tuning.tuner.fingerprint import run_fields
 from aiter_tuning.tuner.generation import Generation, versions_in_evidence
 from aiter_tuning.tuner.grounds import Grounds
 from aiter_tuning.tuner.lanes import clocks_of, device_name, measure_plan, preload_of, timer_of
-from aiter_tuning.tuner.outcome import ExitCode, LaneTime, RunSummary, ShapeOutcome, Verdict, exit_code_of, in_order
+from aiter_tuning.tuner.outcome import ExitCode, LaneTime, RunSummary, Verdict, exit_code_of, in_order
 from aiter_tuning.tuner.plan import ShapePlan, plan_shape
 from aiter_tuning.tuner.poison_list import PoisonList
 from aiter_tuning.tuner.profile_file import ProfileFile
 from aiter_tuning.tuner.proving import Prover
 from aiter_tuning.tuner.publishing import Publisher, WriteFailedError
-from aiter_tuning.tuner.record import discard_if_empty, has_record, open_record, resume_notes
+from aiter_tuning.tuner.record import discard_if_empty, has_record, open_record, put_away, resume_notes
 from aiter_tuning.tuner.recording import Recorder
 from aiter_tuning.tuner.remaining_shapes import groups_of, shape_runs
 from aiter_tuning.tuner.reporter import PlannedShape, Reporter, RunOverview, Silent
 from aiter_tuning.tuner.request import Request, read_request, refusals_placed
 from aiter_tuning.tuner.review import Review
+from aiter_tuning.tuner.run_notes import advice_at_the_end, bare_text, notes_on_shapes
 from aiter_tuning.tuner.shape_contest import Contests
-from aiter_tuning.tuner.shape_run import ShapeRun
 from aiter_tuning.tuner.tasks import FamilyTasks, ShapeGroups
 from aiter_tuning.tuning_policy import SAMPLE_SEED, PromotionPolicy
 
@@ -109,7 +107,7 @@ class TunerCommon:
                     plan = plan_shape(self.family, shape, work.device, row, arguments.candidate_sample)
                 planned.append(PlannedShape.of(plan, plan.measuring_order()))
                 bare += [] if plan.lists_any else [plan.label]
-        if (without := _bare_text(self.family, bare)) is not None:
+        if (without := bare_text(self.family, bare)) is not None:
             notes.append(without)
         overview = self._overview(work, sorted(planned, key=lambda shape: shape.row))
         return replace(overview, notes=tuple(notes))
@@ -156,116 +154,64 @@ class TunerCommon:
     ) -> RunSummary:
         arguments, device = work.arguments, work.device
         summary = RunSummary(self.family.name, device_name(device), ExitCode.done, tune_file=str(arguments.tune_file))
-        with ExitStack() as stack:
-            if not (work.untuned or (work.shapes and (arguments.retune or has_record(arguments)))):
-                return replace(
-                    summary,
-                    already_tuned=len(work.shapes),
-                    already_stale=len(work.stale),
-                    elapsed_s=time.monotonic() - began,
-                )
-            plans = self._plans(work)  # before the record: a family that fails here leaves no file behind
-            checkpoint = open_record(arguments, self.family.key, self._fingerprint(work), reporter)
-            stack.callback(checkpoint.close)
-
-            def discard_after_failure(kind: object, *_: object) -> None:
-                if kind is not None:
-                    discard_if_empty(checkpoint)
-
-            stack.push(discard_after_failure)
-            if pool is None:
-                load = self._load.read()
-                pool = stack.enter_context(Pool(devices=work.devices, preload=preload_of(self.family, work.device)))
-                for note in disturbance_notes(work.devices, load):
-                    reporter.note(note)
-            self._pool = pool
-            poison = PoisonList(
-                self.family.name, device, self._fingerprint(work).fields, clocks_of(arguments, self.family)
+        if not (work.untuned or (work.shapes and (arguments.retune or has_record(arguments)))):
+            return replace(
+                summary,
+                already_tuned=len(work.shapes),
+                already_stale=len(work.stale),
+                elapsed_s=time.monotonic() - began,
             )
+        with ExitStack() as stack:
+            plans = self._plans(work)  # before the record: a family that fails here leaves no file behind
+            fingerprint = self._fingerprint(work)
+            checkpoint = self._open_record(arguments, fingerprint, reporter, stack)
+            if pool is None:
+                pool = self._open_pool(work, reporter, stack)
+            self._pool = pool
+            poison = PoisonList(self.family.name, device, fingerprint.fields, clocks_of(arguments, self.family))
             runs, decided = shape_runs(self.family, arguments, plans, checkpoint, poison)
-            run = self._fingerprint(work).digest
-            earlier = compared_earlier(decided, arguments.tune_file, device, run) if arguments.compare else []
-            if (gone := _gone_text(self.family, runs)) is not None:
-                reporter.note(gone)
-            bare = [run.plan.label for run in runs if not run.plan.lists_any]
-            if (without := _bare_text(self.family, bare)) is not None:
-                reporter.note(without)
-            for note in poison.notes():
+            earlier = compared_earlier(
+                decided if arguments.compare else (), arguments.tune_file, device, fingerprint.digest
+            )
+            for note in (*notes_on_shapes(self.family, [run.plan for run in runs]), *poison.notes()):
                 reporter.note(note)
             tasks = FamilyTasks(
                 self.family, self._reference, seed=SAMPLE_SEED, kwargs=self.measurement_kwargs(arguments)
             )
-
-            generation = Generation(versions_in_evidence(arguments.tune_file), self._fingerprint(work).fields)
-            generation.saw(row for row in work.published if row is not None)
-            proposal = None
-            if arguments.compare:
-                arguments.candidate_file.unlink(missing_ok=True)  # an older proposal says nothing any more
-                if not arguments.update_improved:
-                    proposal = begin_proposal(arguments.tune_file, arguments.candidate_file)
-            prover = None
-            if arguments.probe:
-                prover = stack.enter_context(self._prover(proposal or arguments.tune_file, device))
-            publisher = Publisher(
-                proposal or arguments.tune_file,
-                self.family.key,
-                batch=arguments.batch,
-                sort=arguments.sort,
-                generation=generation,
-                evidence_of=arguments.tune_file,
-                prover=prover,
-            )
             settings, contests = _finals_settings(arguments), Contests(tasks, checkpoint, arguments.retry)
-            review: Review | None = None
-            if arguments.compare:
-                tables = stack.enter_context(StagedTables(arguments.tune_files, self.family))
-                review = Comparison(self.family, contests, settings, tables)
-            elif arguments.confirm:
-                review = Confirmation(contests, settings)
-            fingerprint = self._fingerprint(work)
+            proposal = begin_proposal(arguments) if arguments.compare else None
             recorder = Recorder(
                 runs,
                 planner=FinalsPlanner(contests, settings),
                 checkpoint=checkpoint,
-                publisher=publisher,
+                publisher=self._publisher(work, fingerprint, proposal, stack),
                 profile=profile,
                 reporter=reporter,
                 grounds=Grounds(self.family.name, device, fingerprint, pool.monitor.record),
                 publish_incomplete=arguments.budget is not None and not arguments.compare,
                 poison=poison,
-                review=review,
+                review=self._review(arguments, contests, settings, stack),
                 update=proposal is None,
             )
-
-            def groups() -> ShapeGroups:
-                return groups_of(tasks, runs, recorder, checkpoint)
-
             overview = self._overview(work, [PlannedShape.of(run.plan, run.todo, run.resumed) for run in runs])
             overview = replace(overview, already_tuned=overview.already_tuned - len(earlier))
             reporter.run_started(overview)
-            end, message = self._measure(groups, recorder, pool, arguments, began)
+            end, message = self._measure(
+                lambda: groups_of(tasks, runs, recorder, checkpoint), recorder, pool, arguments, began
+            )
             shapes = in_order((*recorder.outcomes.values(), *earlier), work.shapes, work.calls)
-            write_failed = end is None
-            record_file = str(checkpoint.path)
             proposed = proposal is not None and any(shape.proposed for shape in recorder.outcomes.values())
             if proposal is not None and not proposed:
                 proposal.unlink(missing_ok=True)
-            if discard_if_empty(checkpoint):
-                record_file = ""
-            elif (
-                (runs or earlier)
-                and not write_failed
-                and not proposed
-                and all(shape.verdict is not Verdict.incomplete for shape in shapes)
-            ):
-                record_file = str(checkpoint.complete())
+            is_open = proposed or any(shape.verdict is Verdict.incomplete for shape in shapes)
+            record_file = put_away(checkpoint, is_over=bool(runs or earlier) and end is not None and not is_open)
             summary = replace(
                 summary,
                 exit_code=exit_code_of(
                     shapes,
                     stopped=end is RunEnd.interrupted,
                     no_lanes=end is RunEnd.no_lanes,
-                    write_failed=write_failed,
+                    write_failed=end is None,
                 ),
                 shapes=shapes,
                 shapes_to_tune=len(runs) + len(earlier),
@@ -283,6 +229,60 @@ class TunerCommon:
             )
         reporter.run_ended()
         return replace(summary, elapsed_s=time.monotonic() - began)
+
+    def _open_record(
+        self, arguments: TuneArguments, fingerprint: RunFingerprint, reporter: Reporter, stack: ExitStack
+    ) -> Checkpoint:
+        """The run's checkpoint, until the ``stack`` ends; one without a row is gone with a run that fails."""
+        checkpoint = open_record(arguments, self.family.key, fingerprint, reporter)
+        stack.callback(checkpoint.close)
+
+        def discard_after_failure(kind: object, *_: object) -> None:
+            if kind is not None:
+                discard_if_empty(checkpoint)
+
+        stack.push(discard_after_failure)
+        return checkpoint
+
+    def _open_pool(self, work: Request, reporter: Reporter, stack: ExitStack) -> Pool:
+        """A pool for this run, until the ``stack`` ends."""
+        load = self._load.read()
+        pool = stack.enter_context(Pool(devices=work.devices, preload=preload_of(self.family, work.device)))
+        for note in disturbance_notes(work.devices, load):
+            reporter.note(note)
+        return pool
+
+    def _publisher(
+        self, work: Request, fingerprint: RunFingerprint, proposal: Path | None, stack: ExitStack
+    ) -> Publisher:
+        """What writes rows: into the tuned table, or into a ``proposal``."""
+        arguments = work.arguments
+        table = proposal or arguments.tune_file
+        generation = Generation(versions_in_evidence(arguments.tune_file), fingerprint.fields)
+        generation.saw(row for row in work.published if row is not None)
+        prover = None
+        if arguments.probe:
+            prover = stack.enter_context(
+                Prover(self._reference, self.family.key, table, work.device, seed=SAMPLE_SEED, stop=lambda: self._stop)
+            )
+        return Publisher(
+            table,
+            self.family.key,
+            batch=arguments.batch,
+            sort=arguments.sort,
+            generation=generation,
+            evidence_of=arguments.tune_file,
+            prover=prover,
+        )
+
+    def _review(
+        self, arguments: TuneArguments, contests: Contests, settings: FinalsSettings, stack: ExitStack
+    ) -> Review | None:
+        """What looks again at decisions that change rows."""
+        if arguments.compare:
+            tables = stack.enter_context(StagedTables(arguments.tune_files, self.family))
+            return Comparison(self.family, contests, settings, tables)
+        return Confirmation(contests, settings) if arguments.confirm else None
 
     def _measure(
         self,
@@ -321,10 +321,7 @@ class TunerCommon:
             if not recorder.record_is_there:
                 kept = "the checkpoint is gone, and what was measured with it"
             return None, f"{text}; {kept}: {advice} the same command again"
-        return outcome.end, _advice(outcome, recorder.outcomes.values())
-
-    def _prover(self, table: Path, device: Device) -> Prover:
-        return Prover(self._reference, self.family.key, table, device, seed=SAMPLE_SEED, stop=lambda: self._stop)
+        return outcome.end, advice_at_the_end(outcome, recorder.outcomes.values())
 
     def _fingerprint(self, work: Request) -> RunFingerprint:
         arguments = work.arguments
@@ -355,28 +352,6 @@ class TunerCommon:
         return replace(overview, already_stale=len(work.stale) - overview.stale)
 
 
-def _gone_text(family: Family, runs: Sequence[ShapeRun]) -> str | None:
-    """Rows that serving passes over, since the family does not know their kernels."""
-    gone = [run.plan for run in runs if run.plan.published is not None and not run.plan.has_row]
-    if not gone:
-        return None
-    rows = f"{counted(len(gone), 'row')} {'names a kernel' if len(gone) == 1 else 'name kernels'}"
-    first = gone[0]
-    return (
-        f"{rows} that {family.name} does not know; serving runs the default there, and they are replaced: "
-        f"{first.today.row} for {first.label}" + (" and others" if len(gone) > 1 else "")
-    )
-
-
-def _bare_text(family: Family, labels: Sequence[str]) -> str | None:
-    """Shapes for which the family lists nothing to try."""
-    if not labels:
-        return None
-    shapes = counted(len(labels), "shape")
-    told = f"candidates() of {family.name} gives none for {shapes}, where only what serves today is measured"
-    return f"{told}: {labels[0]}" + (" and others" if len(labels) > 1 else "")
-
-
 def _finals_settings(arguments: TuneArguments) -> FinalsSettings:
     return FinalsSettings(
         strategy=arguments.strategy,
@@ -386,16 +361,3 @@ def _finals_settings(arguments: TuneArguments) -> FinalsSettings:
         delta_pct=arguments.delta,
         err_ratio=arguments.err_ratio,
     )
-
-
-def _advice(outcome: RunOutcome, shapes: Iterable[ShapeOutcome]) -> str:
-    """What a person should know about the end of a run, and do next."""
-    incomplete = sum(shape.verdict is Verdict.incomplete for shape in shapes)
-    left = f"{counted(incomplete, 'shape')} incomplete; run the same command again to go on"
-    if outcome.end is RunEnd.no_lanes:
-        return f"{outcome.reason}; {left}"
-    if outcome.end is RunEnd.interrupted:
-        return f"interrupted: {left}"
-    if outcome.end is RunEnd.budget:
-        return f"the budget is used up: {left}" if incomplete else ""
-    return left if incomplete else ""
