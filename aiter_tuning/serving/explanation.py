@@ -83,7 +83,7 @@ def _misses(wanted: Mapping[str, Any], rows: Iterable[Found]) -> Iterable[tuple[
         yield found, {name: (value, has[name]) for name, value in wanted.items() if has[name] != value}
 
 
-def _distance(differs: Mapping[str, tuple[Any, Any]]) -> tuple[float, ...]:
-    """Fewest fields first, and among those the nearest sizes."""
+def _distance(differs: Mapping[str, tuple[Any, Any]]) -> tuple[float, float]:
+    """Fewest fields first, and among those the nearest sizes: the very size with another dtype, say, is the nearest."""
     sizes = [pair for pair in differs.values() if all(type(value) is int and value > 0 for value in pair)]
-    return len(differs), len(differs) - len(sizes), sum(abs(math.log(asked / has)) for asked, has in sizes)
+    return len(differs), sum(abs(math.log(asked / has)) for asked, has in sizes)

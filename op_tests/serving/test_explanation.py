@@ -33,12 +33,17 @@ def test_fewest_fields_come_first_then_the_nearest_sizes(scaled, table):
     write_table(table, line(1000), line(60, dtype="fp16"), line(80), line(64, n=63), line(64, dtype="fp16"), line(2))
     near = explain(scaled, tuned=table, M=64, N=64).near
     assert [one.differs for one in near] == [
+        {"dtype": ("bf16", "fp16")},
         {"N": (64, 63)},
         {"M": (64, 80)},
         {"M": (64, 1000)},
         {"M": (64, 2)},
-        {"dtype": ("bf16", "fp16")},
     ]
+
+
+def test_the_very_size_with_another_flag_is_not_hidden_by_neighbours(scaled, table):
+    write_table(table, *(line(m) for m in range(65, 75)), line(64, bias="True"))
+    assert explain(scaled, tuned=table, M=64, N=64).near[0].differs == {"bias": (False, True)}
 
 
 def test_a_row_that_fits_and_does_not_serve_says_why(scaled, table):
