@@ -92,6 +92,8 @@ class Remeasuring:
     def _run(self, pool: Pool, groups: Sequence[Group], collector: _Collector) -> RunOutcome:
         self._pool = pool
         try:
+            if self._stop:  # while the pool was being opened
+                return RunOutcome(RunEnd.interrupted)
             return pool.run(
                 list(groups),
                 measure_plan(self._arguments, pool.devices[0]),
