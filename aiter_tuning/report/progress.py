@@ -66,9 +66,6 @@ class PlainProgress:
         self.state.run_started(overview)
         self._print(started_text(overview))
 
-    def candidate_started(self, shape: int, candidate: int, lane: str) -> None:
-        pass
-
     def candidate_measured(self, shape: int, candidate: int, measurement: Measurement) -> None:
         self.state.candidate_measured(shape, candidate, measurement)
         if self._verbose and measurement.status is not Status.ok:

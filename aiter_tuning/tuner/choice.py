@@ -19,11 +19,9 @@ from dataclasses import dataclass
 
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
+from aiter_tuning.tuner.finals_rule import TIE_BAND_PCT
 from aiter_tuning.tuner.outcome import Verdict
 from aiter_tuning.tuning_policy import DEFAULT_PROMOTION, PROMOTE, GateDecision, PromotionPolicy, gate_against_incumbent
-
-TIE_BAND_PCT = 1.0
-"""Candidates within this of the fastest are equals, so that reruns agree on the winner."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,6 @@ def choose(
     *,
     err_ratio: float,
     policy: PromotionPolicy = DEFAULT_PROMOTION,
-    noise_pct: float | None = None,
 ) -> Choice:
     """Picks the row's candidate for one shape.
 
@@ -89,7 +86,6 @@ def choose(
         today: what runs before.
         err_ratio: largest accepted fraction of wrong elements.
         policy: the bar of a promotion.
-        noise_pct: noise floor of this comparison in percent, where it is known.
     """
     correct = [name for name in order if is_correct(measurements.get(name), err_ratio)]
     if not correct:
@@ -102,7 +98,7 @@ def choose(
     # A censored latency is a lower bound: the challenger's margin is at least what the gate sees.
     timed = current is not None and current.status is Status.ok and current.err_ratio <= err_ratio
     incumbent_us = current.us if current is not None and timed else None
-    gate = gate_against_incumbent(incumbent_us, measurements[tied[0]].us, policy, noise_pct)
+    gate = gate_against_incumbent(incumbent_us, measurements[tied[0]].us, policy)
     wins = gate.outcome == PROMOTE or today.incumbent not in correct
     winner = tied[0] if wins else today.incumbent
     return conclude(today, winner, current, gate.reason, gate=gate, policy=policy, err_ratio=err_ratio)

@@ -35,6 +35,7 @@ from aiter_tuning.pool.process import describe_exit
 ROW_TIMEOUT_S = 120.0
 """For one row: its inputs, its reference, compiling its kernel and one call."""
 START_TIMEOUT_S = 120.0
+"""Until a process comes to its first row."""
 _STARTS_WITHOUT_A_ROW = 2
 """So many processes in a row may fail before they come to one."""
 _ASK_EVERY_S = 0.25
@@ -68,7 +69,6 @@ def probe(
     *,
     seed: int = 0,
     row_timeout_s: float = ROW_TIMEOUT_S,
-    start_timeout_s: float = START_TIMEOUT_S,
     stop: Callable[[], bool] = lambda: False,
     started: StartedProcess | None = None,
 ) -> list[ProbeResult]:
@@ -81,7 +81,6 @@ def probe(
         device: where they were tuned.
         seed: of the inputs.
         row_timeout_s: for one row.
-        start_timeout_s: until a process comes to its first row.
         stop: asked a few times a second whether to give up; what is left is not verified then.
         started: a process that waits for a request already; used for the first rows, and closed.
     """
@@ -92,7 +91,6 @@ def probe(
         "seed": seed,
         "path": sys.path,
     }
-    clocks = (start_timeout_s, row_timeout_s)
     results: dict[int, ProbeResult] = {}
     end, fruitless = "", 0
     while fruitless < _STARTS_WITHOUT_A_ROW:
@@ -101,7 +99,7 @@ def probe(
             break
         asked = {**request, "shapes": [[number, dict(shapes[number])] for number in left]}
         process, started = started or StartedProcess(device), None
-        with _Child(process, asked, clocks, stop) as child:
+        with _Child(process, asked, row_timeout_s, stop) as child:
             for answer in child.answers():
                 results[answer["done"]] = _result(shapes[answer["done"]], answer)
         end = child.end
@@ -169,7 +167,7 @@ class _Child:
         self,
         started: StartedProcess,
         request: Mapping[str, Any],
-        clocks: tuple[float, float],
+        row_timeout_s: float,
         stop: Callable[[], bool],
     ) -> None:
         self.running: int | None = None
@@ -177,8 +175,8 @@ class _Child:
         self.end = ""
         """How it ended, for a person."""
         self.gave_up = False
-        self._start_s, self._row_s = clocks
-        self._deadline = time.monotonic() + self._start_s
+        self._row_timeout_s = row_timeout_s
+        self._deadline = time.monotonic() + START_TIMEOUT_S
         self._stop = stop
         self._started = started
         self._process, self._pipe, self._output = started.process, started.pipe, started.output
@@ -194,7 +192,7 @@ class _Child:
         """Its answers as they come, until it ends or a clock runs out; ``running`` and ``end`` say how."""
         for line in self._lines():
             message = json.loads(line)
-            self._deadline = time.monotonic() + self._row_s
+            self._deadline = time.monotonic() + self._row_timeout_s
             self.running = message.get("started")
             if self.running is None:
                 yield message
@@ -209,9 +207,10 @@ class _Child:
         while True:
             left = self._deadline - time.monotonic()
             if left <= 0:
-                row = self.running is not None
-                self.end = f"it took more than {self._row_s if row else self._start_s:g} s"
-                self.end += " to serve it" if row else " until its process came to a row"
+                if self.running is None:
+                    self.end = f"it took more than {START_TIMEOUT_S:g} s until its process came to a row"
+                else:
+                    self.end = f"it took more than {self._row_timeout_s:g} s to serve it"
                 return
             if self._stop():
                 self.end, self.gave_up = "the run was stopped", True

@@ -22,7 +22,8 @@ from aiter_tuning.contest import Block
 from aiter_tuning.tuner.paired import PairedTable, critical, still_in
 
 TIE_BAND_PCT = 1.0
-"""Candidates within this of the fastest, and within two standard errors, are equals, so that reruns agree."""
+"""Candidates within this of the fastest, and within two standard errors where these are known, are equals, so that
+reruns agree."""
 TIE_ERRORS = 2.0
 FALSE_PROMOTION = 1e-3
 """Chance that any of the challengers passes the noise floor although none is faster than the incumbent."""

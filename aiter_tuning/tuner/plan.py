@@ -123,16 +123,15 @@ def serving_shapes(family: Family, shapes: Iterable[Shape]) -> tuple[list[Shape]
     return list(distinct.values()), notes
 
 
-def sampled(names: Iterable[str], count: int, label: str, seed: int = SAMPLE_SEED) -> frozenset[str]:
+def sampled(names: Iterable[str], count: int, label: str) -> frozenset[str]:
     """``count`` of the names, or all: the same ones each time, whatever their order, and among those of a larger count.
 
     Args:
         names: of a shape's candidates.
         count: how many to draw.
         label: of the shape, so that each shape draws others.
-        seed: of the draw.
     """
-    drawn = sorted(names, key=lambda name: (hashlib.sha256(f"{seed}:{label}:{name}".encode()).digest(), name))
+    drawn = sorted(names, key=lambda name: (hashlib.sha256(f"{SAMPLE_SEED}:{label}:{name}".encode()).digest(), name))
     return frozenset(drawn[:count])
 
 

@@ -29,10 +29,10 @@ from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import Clocks
 from aiter_tuning.status import Status, classify, is_device_fault, one_line
 from aiter_tuning.tuner.resume import Remaining
+from aiter_tuning.tuner.stale_rows import VERSIONS
 
 SHAPES_THAT_CONVICT = 3
 """A candidate that offended with so many shapes is left alone with all of them."""
-VERSIONS = ("driver", "torch", "triton")
 PREFIX = "poisoned: "
 """How the detail of a withheld candidate begins."""
 

@@ -28,8 +28,9 @@ from aiter_tuning.pool.watcher import Clocks
 from aiter_tuning.quantities import counted
 from aiter_tuning.status import Status, one_line
 from aiter_tuning.tables.atomic import write_all
-from aiter_tuning.tuner.poison import VERSIONS, Poisoned, is_sentence, offence_of, sentence_of, withhold
+from aiter_tuning.tuner.poison import Poisoned, is_sentence, offence_of, sentence_of, withhold
 from aiter_tuning.tuner.resume import Remaining
+from aiter_tuning.tuner.stale_rows import VERSIONS
 
 HOME_VARIABLE = "AITER_TUNING_HOME"
 SCHEMA = 1

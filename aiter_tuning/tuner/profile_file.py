@@ -16,6 +16,7 @@ from pathlib import Path
 from aiter_tuning.devices.device import Device
 from aiter_tuning.keys import DEVICE_COLUMNS, Key
 from aiter_tuning.measurement import Measurement
+from aiter_tuning.tables.atomic import write_all
 from aiter_tuning.tuner.arguments import UsageError
 from aiter_tuning.tuner.plan import ShapePlan
 from aiter_tuning.tuner.publishing import WriteFailedError, rates
@@ -99,9 +100,7 @@ class ProfileFile:
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 text = "\n" + text
-            data = memoryview(text.encode())
-            while data:
-                data = data[os.write(descriptor, data) :]
+            write_all(descriptor, text.encode())
         except OSError:
             os.ftruncate(descriptor, size)  # a full disk leaves whole rows only
             raise

@@ -69,8 +69,6 @@ class Reporter(Protocol):
 
     def run_started(self, overview: RunOverview) -> None: ...
 
-    def candidate_started(self, shape: int, candidate: int, lane: str) -> None: ...
-
     def candidate_measured(self, shape: int, candidate: int, measurement: Measurement) -> None: ...
 
     def candidate_printed(self, shape: int, candidate: int, text: str) -> None: ...
@@ -96,9 +94,6 @@ class Silent:
         pass
 
     def run_started(self, overview: RunOverview) -> None:
-        pass
-
-    def candidate_started(self, shape: int, candidate: int, lane: str) -> None:
         pass
 
     def candidate_measured(self, shape: int, candidate: int, measurement: Measurement) -> None:

@@ -157,7 +157,7 @@ class _Trial:
     default: Candidate | None
     """None: the family does not compute the shape."""
     entrants: tuple[Candidate, ...]
-    """None: its kernel is gone."""
+    """Empty: its kernel is gone."""
     doubts: tuple[tuple[Doubt, str], ...]
     evidence: bool
 
