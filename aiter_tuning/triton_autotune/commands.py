@@ -17,6 +17,7 @@ from aiter_tuning.triton_autotune.choices import compare_choices, is_choice_log,
 from aiter_tuning.triton_autotune.config_json import compact, with_defaults
 from aiter_tuning.triton_autotune.identity import ANY_KEY
 from aiter_tuning.triton_autotune.merge import (
+    Verdict,
     Votes,
     any_key_configs,
     count_votes,
@@ -49,14 +50,7 @@ class Report:
 def merge(args: argparse.Namespace) -> Report:
     """Recordings into one table."""
     votes = _votes(args.record)
-    archs = sorted({arch for arch, _, _ in votes})
-    if not archs:
-        raise InputError("no records in the recordings given")
-    if args.arch is None and len(archs) > 1:
-        raise InputError(f"the recordings cover {archs}: choose one with --arch")
-    arch = args.arch or archs[0]
-    if arch not in archs:
-        raise InputError(f"no records for {arch}: the recordings cover {archs}")
+    arch = _arch_of(votes, args.arch)
     kernels: dict[str, dict[str, Any]] = merge_votes(votes)[arch]
     ours = {key[1:]: counts for key, counts in votes.items() if key[0] == arch}
     evidence: dict[str, dict[str, Any]] = {}
@@ -64,42 +58,25 @@ def merge(args: argparse.Namespace) -> Report:
         had = counts[json.dumps(kernels[kernel][key], sort_keys=True)]
         evidence.setdefault(kernel, {})[key] = {"votes": had, "of": counts.total()}
     recordings = [read_recording(path) for path in args.record]
-    lines: list[str] = []
-    ties = 0
+    verdicts: Mapping[tuple[str, str], Verdict] = {}
     if args.by == "regret":
         verdicts = judge_all(recordings, arch)
         if not verdicts:
             raise InputError("--by regret needs times: no <recording>.timings.jsonl is beside the recordings given")
-        for (kernel, key), verdict in sorted(verdicts.items()):
-            chosen = json.loads(verdict.config)
-            kernels.setdefault(kernel, {})[key] = chosen
-            had = ours.get((kernel, key), Counter())[json.dumps(chosen, sort_keys=True)]
-            ties += verdict.near_tie
-            evidence.setdefault(kernel, {}).setdefault(key, {}).update(
-                votes=had,
-                regret=round(verdict.regret, 5),
-                worst_regret=round(verdict.worst_regret, 5),
-                margin_pct=_rounded(verdict.margin_pct),
-                noise_pct=_rounded(verdict.noise_pct),
-                near_tie=verdict.near_tie,
-                recordings=verdict.recordings,
-            )
-            mark = "  near tie" if verdict.near_tie else ""
-            lines.append(
-                f"  {kernel}[{key}]: regret {verdict.regret:.4f} (worst {verdict.worst_regret:.4f}), "
-                f"runner-up +{verdict.margin_pct:.2f} %, noise {verdict.noise_pct:.2f} %{mark}"
-            )
-        by_vote = sum(map(len, kernels.values())) - len(verdicts)
-        if by_vote:
-            lines.append(f"  {by_vote} without times: by vote")
-        if args.any_key:
-            for kernel, text in any_key_configs(recordings, arch).items():
-                kernels[kernel][ANY_KEY] = json.loads(text)
-    elif args.any_key:
-        raise InputError("--any-key needs --by regret: votes don't say how a config does elsewhere")
+        _overrule(kernels, evidence, verdicts, ours)
+    lines = [_verdict_line(kernel, key, verdict) for (kernel, key), verdict in sorted(verdicts.items())]
+    by_vote = sum(map(len, kernels.values())) - len(verdicts)
+    if verdicts and by_vote:
+        lines.append(f"  {by_vote} without times: by vote")
+    if args.any_key:
+        if not verdicts:
+            raise InputError("--any-key needs --by regret: votes don't say how a config does elsewhere")
+        for kernel, text in any_key_configs(recordings, arch).items():
+            kernels[kernel][ANY_KEY] = json.loads(text)
     write(arch, kernels, args.output, args.source, provenance=provenance(recordings, arch, evidence))
     entries = sum(map(len, kernels.values()))
     torn = [key for key in disagreements(votes) if key[0] == arch]
+    ties = sum(verdict.near_tie for verdict in verdicts.values())
     head = [f"wrote {args.output}: {arch}, {len(kernels)} kernels, {entries} entries"]
     if torn:
         head.append(f"{len(torn)} entries had ranks disagreeing")
@@ -116,6 +93,48 @@ def merge(args: argparse.Namespace) -> Report:
             "evidence": evidence,
         },
         [*head, *lines],
+    )
+
+
+def _arch_of(votes: Votes, wanted: str | None) -> str:
+    """The architecture that a table is to be made for: the one asked for, else the only one."""
+    archs = sorted({arch for arch, _, _ in votes})
+    if not archs:
+        raise InputError("no records in the recordings given")
+    if wanted is None and len(archs) > 1:
+        raise InputError(f"the recordings cover {archs}: choose one with --arch")
+    arch = wanted or archs[0]
+    if arch not in archs:
+        raise InputError(f"no records for {arch}: the recordings cover {archs}")
+    return arch
+
+
+def _overrule(
+    kernels: dict[str, dict[str, Any]],
+    evidence: dict[str, dict[str, Any]],
+    verdicts: Mapping[tuple[str, str], Verdict],
+    votes: Mapping[tuple[str, str], Counter[str]],
+) -> None:
+    """Puts what times say in the place of what votes say, in ``kernels`` and in their ``evidence``."""
+    for (kernel, key), verdict in sorted(verdicts.items()):
+        chosen = json.loads(verdict.config)
+        kernels.setdefault(kernel, {})[key] = chosen
+        evidence.setdefault(kernel, {}).setdefault(key, {}).update(
+            votes=votes.get((kernel, key), Counter())[json.dumps(chosen, sort_keys=True)],
+            regret=round(verdict.regret, 5),
+            worst_regret=round(verdict.worst_regret, 5),
+            margin_pct=_rounded(verdict.margin_pct),
+            noise_pct=_rounded(verdict.noise_pct),
+            near_tie=verdict.near_tie,
+            recordings=verdict.recordings,
+        )
+
+
+def _verdict_line(kernel: str, key: str, verdict: Verdict) -> str:
+    mark = "  near tie" if verdict.near_tie else ""
+    return (
+        f"  {kernel}[{key}]: regret {verdict.regret:.4f} (worst {verdict.worst_regret:.4f}), "
+        f"runner-up +{verdict.margin_pct:.2f} %, noise {verdict.noise_pct:.2f} %{mark}"
     )
 
 
@@ -241,11 +260,7 @@ def worded(error: Exception) -> str:
 
 def _comparable(path: str) -> tuple[str, dict[str, str]]:
     """A file's kind, and its choices as text."""
-    with open(path, encoding="utf-8") as file:
-        try:
-            data = json.load(file)
-        except ValueError as error:
-            raise InputError(f"{path}: not valid JSON ({error})") from error
+    data = _json_of(path)
     if is_choice_log(data):
         return "choice log", read_choices(path)
     if isinstance(data, dict) and "kernels" in data:
@@ -261,15 +276,19 @@ def _comparable(path: str) -> tuple[str, dict[str, str]]:
     return "recording", flat
 
 
+def _json_of(path: str) -> Any:
+    with open(path, encoding="utf-8") as file:
+        try:
+            return json.load(file)
+        except ValueError as error:
+            raise InputError(f"{path}: not valid JSON ({error})") from error
+
+
 def _seen(paths: Iterable[str]) -> set[tuple[str, str, str]]:
     """(arch, kernel, key) of every choice in choice logs and recordings."""
     seen: set[tuple[str, str, str]] = set()
     for path in paths:
-        with open(path, encoding="utf-8") as file:
-            try:
-                data = json.load(file)
-            except ValueError as error:
-                raise InputError(f"{path}: not valid JSON ({error})") from error
+        data = _json_of(path)
         if is_choice_log(data):
             for name in data["choices"]:
                 arch, kernel, key = name.split("|", 2)
