@@ -8,7 +8,6 @@ from aiter_tuning import mp_tuner
 from aiter_tuning.pool.uncollected import uncollected
 from op_tests.pool.fault_candidates import task, write_result
 
-
 MADE = 100_000
 kept = []
 
