@@ -24,6 +24,6 @@
 Modules: ``pool`` (what stays open between runs), ``run`` (the loop), ``handout`` (groups on their lanes), ``feed``
 (groups on their way there), ``lane`` (states and clocks), ``ledger`` (verdicts), ``watcher`` (what a caller may
 observe); ``process`` (one worker seen from the parent), ``channel``, ``messages`` (what is said, and how), ``board``
-(what is shown); ``child`` and ``finals`` (the worker's side, contests in it); ``precompiler``, ``compile_server``,
-``compile_book`` (compiling ahead).
+(what is shown); ``child`` and ``finals`` (the worker's side, contests in it), ``parent_death`` (its end with its
+parent's); ``precompiler``, ``compile_server``, ``compile_book`` (compiling ahead).
 """

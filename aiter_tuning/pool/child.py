@@ -14,13 +14,11 @@ Every step is posted on the board before it begins, so that the parent knows wha
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import importlib
 import os
 import pickle
 import resource
-import signal
 import socket
 import sys
 import threading
@@ -53,11 +51,11 @@ from aiter_tuning.pool.messages import (
     Unsendable,
 )
 from aiter_tuning.pool.output import take_output
+from aiter_tuning.pool.parent_death import die_with, set_death_signal
 from aiter_tuning.pool.uncollected import uncollected
 from aiter_tuning.status import Status, describe
 from aiter_tuning.task import Logbook, LogbookError, MpTunerTask
 
-_PR_SET_PDEATHSIG = 1
 _NO_TASK = MpTunerTask(None, None, (), len, (), {}, None, (), {}, None)
 """In the place of a task that is loaded when it is its turn."""
 
@@ -65,10 +63,10 @@ _NO_TASK = MpTunerTask(None, None, (), len, (), {}, None, (), {}, None)
 def main() -> None:
     """Entry point of a worker: ``argv`` is package root, pipe, board, parent's process id, directory for messages."""
     pipe, board, parent, directory = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
-    _die_with(parent)
+    die_with(parent)
     faulthandler.enable()  # a segmentation fault then names the Python line that it happened in
     # The signal is forgotten across fork, so that a candidate's forked children would outlive us.
-    os.register_at_fork(after_in_child=_set_death_signal)
+    os.register_at_fork(after_in_child=set_death_signal)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.argv = [""]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed must survive os._exit
@@ -78,16 +76,6 @@ def main() -> None:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone or has closed us
     os._exit(0)
-
-
-def _set_death_signal() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def _die_with(parent: int) -> None:
-    _set_death_signal()
-    if os.getppid() != parent:  # it died before the signal was set
-        os._exit(0)
 
 
 def adopt(message: Adopt) -> None:

@@ -34,9 +34,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
-from aiter_tuning.pool.child import _die_with, adopt
+from aiter_tuning.pool.child import adopt
 from aiter_tuning.pool.compile_book import CompileBook, State
 from aiter_tuning.pool.messages import Adopt
+from aiter_tuning.pool.parent_death import die_with
 from aiter_tuning.pool.uncollected import uncollected
 from aiter_tuning.task import MpTunerTask
 
@@ -79,7 +80,7 @@ class Order(NamedTuple):
 
 def main() -> None:
     """Entry point: ``argv`` is package root, order file, parent's process id."""
-    _die_with(int(sys.argv[3]))
+    die_with(int(sys.argv[3]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with open(sys.argv[2], "rb") as file:
         order: Order = pickle.load(file)
@@ -262,7 +263,7 @@ class _Server:
 
 def _build_driver_module(server: int, order: Order) -> NoReturn:
     try:
-        _die_with(server)
+        die_with(server)
         from aiter_tuning.measure.compile_target import target_of
         from aiter_tuning.measure.launch_code import build_driver_module
 
@@ -277,7 +278,7 @@ def _compile_process(order: Order, book: CompileBook, end: socket.socket, server
     """Compiles what it is told until the server closes its end, or ends it."""
     try:
         os.setpgid(0, 0)
-        _die_with(server)
+        die_with(server)
         _work(order, book, end)
     except BaseException:  # whatever it is, this process must not return into the server's loop
         os._exit(1)

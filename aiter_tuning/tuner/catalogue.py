@@ -9,6 +9,7 @@ compute units, in this process, without torch.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -199,8 +200,6 @@ def _some(family: Family, shapes: Sequence[Shape]) -> str:
 
 
 def _json(config: Mapping[str, Any]) -> str:
-    import json
-
     return json.dumps(dict(config), sort_keys=True, separators=(",", ":"), default=str)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 from aiter_tuning.devices.device import Device, load_kind
 from aiter_tuning.keys import KeyFieldError
+from aiter_tuning.pool.parent_death import die_with
 from aiter_tuning.pool.uncollected import uncollected
 from aiter_tuning.serving import bind, explain, record_misses, refusals, serve_from, watch
 from aiter_tuning.serving.answers import Seen
@@ -21,12 +20,10 @@ from aiter_tuning.status import describe
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.family_reference import load_family
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
     """Serves what the request on stdin names; answers go to the descriptor that the parent has passed."""
-    _die_with(int(sys.argv[3]))
+    die_with(int(sys.argv[3]))
     if sys.argv[4]:
         with uncollected():
             importlib.import_module(sys.argv[4])  # while nobody waits for it
@@ -41,12 +38,6 @@ def main() -> None:
             print(json.dumps({"started": number}), file=answers)
             answer = _serve(family, Path(request["table"]), shape, device, request["seed"])
             print(json.dumps({"done": number, **answer}), file=answers)
-
-
-def _die_with(parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _bind(device: Device) -> None:
