@@ -57,6 +57,9 @@ class Contest:
     """Already on record: they count, and are not measured again."""
     device: str = ""
     """UUID of the device that ``blocks`` were measured on: on another one they do not count. Empty: on any."""
+    verifying_calls: int = 1
+    """Calls of each entrant that are compared with the reference once the contest is over, as far as there is time for
+    them: a candidate that is wrong now and then passes one or two."""
     no_graph: tuple[int, ...] = ()
     """Entrants known not to be capturable in a graph (flag ``no_graph``): nobody tries it again."""
 

@@ -31,6 +31,11 @@ def run(args: argparse.Namespace) -> int:
     family = find_family(args.family)
     tables = None if args.run_config is True else str(args.run_config)
     bench = RunConfig(family, TuneArguments.of(args, family), tables)
+    if args.run_config is True and args.tune_file is not None:
+        raise UsageError(
+            f"--run_config without a table times whatever serving finds by itself, not {args.tune_file}; "
+            f"write --run_config {args.tune_file}"
+        )
     with stop_on_signal(bench.request_stop):
         benchmark = bench.run(lambda text: print(text, file=sys.stderr))
     if args.json:

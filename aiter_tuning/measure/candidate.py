@@ -36,6 +36,8 @@ from aiter_tuning.task import MpTunerTask
 
 TIMING_KEYWORDS = frozenset(("num_iters", "num_warmup", "testGraph", "num_rotate_args", "needTrace", "use_cuda_event"))
 """Keywords in a task's kwargs that tell the harness how to time; the candidate does not see them."""
+VERIFYING_S = 0.1
+"""Once this is used up, a candidate is not verified by further calls."""
 WRITES_INPUTS = "writes_inputs"
 UNPROTECTED = "unprotected"
 
@@ -183,7 +185,7 @@ class Steps:
             leader_us=leader_us,
         )
         verify = rule is None or not (wrong or timed.sampled.censored or not self.has_reference)
-        return self.refused(timed) or self.conclude(checked, timed, verify=verify)
+        return self.refused(timed) or self.conclude(checked, timed, verify=int(verify))
 
     def check(self, first_call_done: Callable[[], None]) -> Checked | Measurement:
         """The first call, compared with the reference; a measurement if it ends here.
@@ -217,18 +219,21 @@ class Steps:
         """The verdict on a time that cannot be; None if nothing speaks against it."""
         return refused(self._bench.limits, self.call, timed)
 
-    def conclude(self, checked: Checked, timed: Timed, *, verify: bool) -> Measurement:
-        """The verdict, after one more call that is compared, if ``verify``."""
+    def conclude(self, checked: Checked, timed: Timed, *, verify: int) -> Measurement:
+        """The verdict, after so many more calls that are compared; after fewer where one is wrong or time is up."""
         comparison = checked.comparison
-        if verify:
+        began = perf_counter()
+        for turn in range(1, verify + 1):
             try:
-                verified = self._verify()
+                verified = self._verify(turn)
             except ComparisonError as error:
                 return uncompared(error)
             if verified.err_ratio > comparison.err_ratio:
                 self.suspicious = True
                 was_right = "right in its first call, wrong after timing: " if self.is_right(comparison) else ""
                 comparison = Comparison(verified.err_ratio, was_right + verified.detail)
+            if not self.is_right(comparison) or perf_counter() > began + VERIFYING_S:
+                break
         right = self.is_right(comparison)
         return Measurement(
             status=Status.ok if right else Status.mismatch,
@@ -297,13 +302,13 @@ class Steps:
         for written in self._written:
             written.restore()
 
-    def _verify(self) -> Comparison:
+    def _verify(self, turn: int) -> Comparison:
         """One more call after all the timed ones, on inputs as they were made."""
         self._restore()
         for copies in self._copies:
             if copies.written_for_torch():
                 copies.settle()
-        self._poison(turn=1)
+        self._poison(turn)
         result = self.call.func(*self.call.args, **self.call.kwargs)
         self._bench.kind.synchronize()
         return self._judge(result)

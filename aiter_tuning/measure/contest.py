@@ -5,7 +5,7 @@
     enter(i)  ─▶ first call, compared ─▶ an Entrant, kept open          (or its verdict: it does not take part)
     ready()   ─▶ all entrants' timers: copies, warm-up, graphs
     block(n)  ─▶ everyone once, in the block's own order ─▶ Block       (or who broke the device: no block)
-    conclude(i) ─▶ median of its block values, one more call compared ─▶ Measurement
+    conclude(i) ─▶ median of its block values, more calls compared ─▶ Measurement
 
 Blocks from the record stand in a row with those measured here. Who goes on is the rule's to say, when to do what is the
 worker's (:mod:`aiter_tuning.pool.finals`); this module runs candidates and turns what they raise into verdicts.
@@ -161,7 +161,8 @@ class ContestBench(GroupBench):
                 if id(entrant.inputs) not in self._settled:  # a call after the checked one may have written unseen
                     self._settled.add(id(entrant.inputs))
                     steps.put_back(thoroughly=True)
-                measurement = steps.conclude(entrant.checked, timed, verify=steps.has_reference)
+                verify = self.contest.verifying_calls if steps.has_reference else 0
+                measurement = steps.conclude(entrant.checked, timed, verify=verify)
                 steps.put_back(thoroughly=steps.suspicious)
             except BaseException as error:
                 measurement = self._blame(index, error)

@@ -156,6 +156,8 @@ class TuneArguments:
         flags = ARG_DEFAULTS | dict(family.arg_defaults) | {k: v for k, v in given.items() if v is not None}
         if flags["errRatio"] is None:
             flags["errRatio"] = family.tolerance.err_ratio
+        if flags["delta"] is not None and flags["strategy"] != "race":
+            raise UsageError("--delta says what a race takes for equal; add --strategy race")
         if flags["delta"] is None:
             flags["delta"] = flags["min_improvement_pct"]
         for name, holds in (("untune_file", "a CSV file of shapes"), ("tune_file", "a CSV file to write")):

@@ -32,7 +32,7 @@ from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.finals import FinalsSettings
 from aiter_tuning.tuner.fingerprint import DIGEST_LENGTH, source_digest
 from aiter_tuning.tuner.plan import ShapePlan
-from aiter_tuning.tuner.review import NewRow
+from aiter_tuning.tuner.review import VERIFYING_CALLS, NewRow
 from aiter_tuning.tuner.served_choice import BEFORE, after_name, judge_served, served_of
 from aiter_tuning.tuner.serving_tasks import ServeShape
 from aiter_tuning.tuner.shape_contest import Contests, ShapeContest, paired_rule
@@ -126,6 +126,7 @@ class Comparison:
                 ordered, running_us, BEFORE, settings.rounds, settings.policy.min_improvement_pct
             ),
             phase=COMPARISON,
+            verifying_calls=VERIFYING_CALLS,
         )
 
     def fingerprints(self, plan: ShapePlan, decision: Decision, fingerprints: Mapping[str, str]) -> dict[str, str]:

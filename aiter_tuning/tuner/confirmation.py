@@ -21,7 +21,7 @@ from aiter_tuning.tuner.deciding import Decision
 from aiter_tuning.tuner.finals import FinalsSettings
 from aiter_tuning.tuner.outcome import Verdict
 from aiter_tuning.tuner.plan import ShapePlan
-from aiter_tuning.tuner.review import NewRow
+from aiter_tuning.tuner.review import VERIFYING_CALLS, NewRow
 from aiter_tuning.tuner.shape_contest import Contests, ShapeContest, paired_rule
 from aiter_tuning.tuner.sides import sides_of
 from aiter_tuning.tuning_policy import PROMOTE, PromotionPolicy
@@ -56,6 +56,7 @@ class Confirmation:
                 ordered, running_us, plan.incumbent, settings.rounds, settings.policy.min_improvement_pct
             ),
             phase=CONFIRMATION,
+            verifying_calls=VERIFYING_CALLS,
         )
 
     def is_fresh(self, contest: ShapeContest) -> bool:

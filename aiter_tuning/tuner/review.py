@@ -29,6 +29,9 @@ from aiter_tuning.tuner.shape_contest import ShapeContest
 NewRow = Callable[[], tuple[TunedRow, Evidence]]
 """Makes the row that a decision is to write, and its evidence so far."""
 
+VERIFYING_CALLS = 32
+"""What is to be served is compared with the reference so often; who is wrong in a tenth of the calls passes them in one
+of thirty cases."""
 _MOST = 32
 _PATIENCE_S = 60.0
 

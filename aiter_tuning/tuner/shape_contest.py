@@ -98,6 +98,7 @@ class Contests:
         rule_of: RuleOf,
         *,
         phase: str,
+        verifying_calls: int = 1,
     ) -> ShapeContest:
         """A contest as it stands on record.
 
@@ -108,6 +109,7 @@ class Contests:
             fingerprints: of each.
             rule_of: makes its rule.
             phase: of its rows.
+            verifying_calls: see :class:`~aiter_tuning.contest.Contest`.
         """
         known = {
             name: verdict
@@ -130,7 +132,8 @@ class Contests:
         rule = rule_of(ordered, running_us)
         rows = self._checkpoint.blocks(shape, fingerprints, phase)
         blocks, device = recorded_blocks(ordered, len(running), rows, rule)
-        contest = Contest(rule, SAMPLE_SEED, block_calls=calls_in_a_block(running_us), blocks=blocks, device=device)
+        calls = calls_in_a_block(running_us)
+        contest = Contest(rule, SAMPLE_SEED, calls, blocks=blocks, device=device, verifying_calls=verifying_calls)
         over = all(name in known for name in running) and not (blocks and rule.active(range(len(running)), blocks))
         results = known | failed if over and (blocks or not running) else failed
         return ShapeContest(

@@ -209,6 +209,7 @@ def test_what_cannot_be_compared_is_one_line_and_exit_code_2(run_here, tmp_path)
         (("tune", f"{tiny}:Tiny", "--compare"), "define its serve()"),
         (("tune", f"{tiny}:Tiny", "--run_config"), "define its serve()"),
         (("tune", f"{COMPARED}:Compared", "--run_config", "gone.csv"), "gone.csv"),
+        (("tune", f"{COMPARED}:Compared", "--run_config"), "write --run_config out.csv"),
         (("tune", f"{COMPARED}:Compared", "--run_config", "--compare", "--dry_run"), "--compare and --dry_run"),
     ):
         code, _, err = run_here(*words, "-i", "shapes.csv", "-o", "out.csv")

@@ -141,6 +141,21 @@ def test_the_candidate_clock_is_for_a_turn_and_not_for_the_contest(one_lane):
     assert one_lane.lanes[0].busy["finals"] >= 1.8 and "finals" in seen.states
 
 
+@pytest.mark.parametrize(("calls", "status"), [(1, "ok"), (10, "ok"), (20, "mismatch"), (10_000, "mismatch")])
+def test_who_is_wrong_now_and_then_is_found_by_comparing_often_enough(one_lane, calls, status):
+    """Calls 1 to 8 are the checked one, the warm-up's and those of three blocks; the verifying ones follow."""
+    seen = hold(one_lane, contest_of(good(), entrant(25, writes_wrong), verifying_calls=calls))
+    assert seen.statuses() == ["ok", status]
+    if status == "mismatch":
+        assert seen.results[0][1].detail.startswith("right in its first call, wrong after timing: ")
+
+
+def test_comparing_often_ends_when_its_time_is_up(one_lane):
+    began = time.monotonic()
+    seen = hold(one_lane, contest_of(good(), verifying_calls=10**9))
+    assert seen.statuses() == ["ok"] and time.monotonic() < began + 30
+
+
 # --- deaths -----------------------------------------------------------------------------------------------------------
 
 DEATHS = [

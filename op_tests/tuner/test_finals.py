@@ -299,6 +299,7 @@ def test_a_row_whose_kernel_is_gone_is_replaced(tune, out, family, monkeypatch):
     [
         ({"finalists": -1}, "--finalists is -1; expected 0 or more"),
         ({"rounds": 0}, "--rounds is 0; expected 1 or more"),
+        ({"delta": 2.0}, "--delta says what a race takes for equal; add --strategy race"),
         ({"strategy": "luck"}, "--strategy is 'luck'; expected finals or race"),
         ({"strategy": "race", "min_improvement_pct": 0.0}, "with --min_improvement_pct 0 a race needs one"),
         ({"min_improvement_pct": 100.0}, "min_improvement_pct must be at least 0 and under 100"),
