@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from aiter_tuning.devices.device import Device, DeviceKind, load_kind
@@ -149,6 +150,16 @@ class Lane:
         if self.state != "busy" or ledger is None or group is None or ledger.next is None or posted is None:
             return None
         return (group, ledger.next, ledger.attempt(ledger.next)) if posted.candidate == ledger.next else None
+
+    @property
+    def begun(self) -> Sequence[tuple[int, int, int]]:
+        """The same of all whose end may not be on file: of a contest whoever is left, since turns change quickly."""
+        ledger, group = self.ledger, self.group
+        if self.state != "busy" or ledger is None or group is None or self.posted is None:
+            return ()
+        if ledger.contest is None:
+            return () if self.running is None else (self.running,)
+        return [(group, index, attempt) for index, attempt in ledger.remaining]
 
     def kill(self) -> None:
         """Ends the worker, with all that it started; the lane's group stays."""

@@ -286,12 +286,16 @@ class Run:
         for lane in self._pool.lanes:
             if lane.worker is not None:
                 self._hear_out(lane.worker, _LAST_WORDS_S)  # what is measured already counts
-        running = [lane.running for lane in self._pool.lanes]
+        busy = [lane for lane in self._pool.lanes if lane.state == "busy" and lane.worker is not None]
+        for worker in [lane.worker for lane in busy if lane.worker is not None]:
+            worker.kill()
+            worker.reap(KILL_PATIENCE_S)
+            self._hear_out(worker)
+        running = [place for lane in busy for place in lane.begun]  # now that nobody begins anything any more
         unfinished = [(lane.group, lane.ledger) for lane in self._pool.lanes]
         self._kill_busy_lanes()
         for place in running:
-            if place is not None:
-                self._watcher.stopped(*place)
+            self._watcher.stopped(*place)
         for group, ledger in (*unfinished, *self._feed.returned):
             if group is not None and ledger is not None:
                 ledger.close_with(reason)

@@ -70,7 +70,7 @@ class Watcher:
         """The candidate's verdict. ``logged``: its worker has written it into the group's logbook already."""
 
     def stopped(self, group: int, index: int, attempt: int) -> None:
-        """The candidate was running when the run, or its group's time, ended; its result is ``not_run``."""
+        """The candidate was running, or in a contest, when the run or its group's time ended; it is ``not_run``."""
 
     def block_done(self, group: int, block: Block) -> None:
         """A block of the contest that the group is. One of a number that was told before replaces that and voids
