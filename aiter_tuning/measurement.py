@@ -16,6 +16,8 @@ UNMEASURED_US = -1.0
 """Latency written for a candidate that ran and failed."""
 IMPLAUSIBLE = "implausible"
 """The flag of a latency that no such device can reach."""
+STARVED = "starved"
+"""The flag of a latency by a wall clock while the candidate's threads waited for cores."""
 
 
 _STATUSES = {str(status): status for status in Status}

@@ -17,8 +17,9 @@ from aiter_tuning.measure.bench import Bench
 from aiter_tuning.measure.inputs import tensors_in
 from aiter_tuning.measure.plausibility import Limits, implausible, work_of
 from aiter_tuning.measure.sampling import Sampled, sample, sample_in_bursts
+from aiter_tuning.measure.starvation import STARVED_SHARE, waited_s
 from aiter_tuning.measure.timer import HOT_CACHE, BurstTimer, Call, Timer, timer_factory
-from aiter_tuning.measurement import IMPLAUSIBLE, UNMEASURED_US, Measurement
+from aiter_tuning.measurement import IMPLAUSIBLE, STARVED, UNMEASURED_US, Measurement
 from aiter_tuning.status import Status
 from aiter_tuning.task import MpTunerTask
 
@@ -53,13 +54,16 @@ def time_candidate(
     began = perf_counter()
     timer, rule = _new_timer(bench, task), bench.plan.early_stop
     if not hasattr(timer, "burst"):
+        waited = waited_s() if rule is not None else 0.0
         sampled = _credible(
             lambda warmup: sample(
                 timer, call, warmup=warmup, iters=iters, restore=restore, rule=rule, leader_us=leader_us
             ),
             warmup,
         )
-        return Timed(sampled, timer.name, (), perf_counter() - began)
+        timing_s = perf_counter() - began
+        starved = rule is not None and waited_s() - waited > STARVED_SHARE * timing_s
+        return Timed(sampled, timer.name, (STARVED,) if starved else (), timing_s)
     burst_timer = cast(BurstTimer, timer)  # holds copies and graphs until it is closed
     try:
         sampled = _credible(

@@ -3,14 +3,17 @@
 ::
 
     screening ─▶ right and not censored ─▶ the fastest few ─┐
-                 incumbent, default ────────────────────────┴▶ finalists, in the family's order
+                 incumbent, default ────────────────────────┤
+                 right and starved of cores ─ a few ────────┴▶ finalists, in the family's order
+
+Whoever had no cores to run on while it was timed may be the best although it looks hopeless.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from aiter_tuning.measurement import Measurement
+from aiter_tuning.measurement import STARVED, Measurement
 from aiter_tuning.status import Status
 from aiter_tuning.tuner.choice import is_correct
 
@@ -35,7 +38,7 @@ def pick_finalists(
         measurements: results of the screening by name.
         incumbent: what runs today; it takes part if it is right, however slow.
         default: what serving uses unasked; so does it.
-        finalists: how many others at most; 0 or 1: nobody is timed again.
+        finalists: how many others at most, and as many again of those that were starved; 0 or 1: nobody is timed again.
         err_ratio: largest accepted fraction of wrong elements.
     """
     if finalists < 2:
@@ -47,8 +50,15 @@ def pick_finalists(
     fast = sorted(
         (name for name in right if measurements[name].us <= HOPELESS * best_us), key=lambda n: measurements[n].us
     )
-    chosen = {*fast[:finalists], *(name for name in (incumbent, default) if _runs(measurements.get(name), err_ratio))}
+    kept = [name for name in (incumbent, default) if _runs(measurements.get(name), err_ratio)]
+    starved = [name for name in order if name not in fast[:finalists] and _starved(measurements.get(name), err_ratio)]
+    starved.sort(key=lambda name: measurements[name].us)
+    chosen = {*fast[:finalists], *kept, *starved[:finalists]}
     return tuple(name for name in order if name in chosen) if len(chosen) > 1 else ()
+
+
+def _starved(measurement: Measurement | None, err_ratio: float) -> bool:
+    return measurement is not None and STARVED in measurement.flags and _runs(measurement, err_ratio)
 
 
 def _runs(measurement: Measurement | None, err_ratio: float) -> bool:

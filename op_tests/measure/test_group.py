@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -271,6 +273,19 @@ def test_a_candidate_far_behind_the_leader_is_censored(lane: Any, task: Make) ->
     slow = task(lambda a, b: sum(a @ b for _ in range(200)) / 200, **{**AB, "kwargs": {}})
     (measured,) = lane.run(slow, plan=MeasurePlan(early_stop=StopRule()), leader_us=0.5)
     assert measured.censored and measured.us > 0.5 and measured.samples < 101
+
+
+def test_who_waits_for_cores_while_it_is_timed_is_flagged(lane: Any, task: Make) -> None:
+    cores = os.sched_getaffinity(0)
+    rivals = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(2 * len(cores))]
+    try:
+        works = task(lambda a, b: sum(a @ b for _ in range(2000)) / 2000, **{**AB, "kwargs": {}})
+        (measured,) = lane.run(works, plan=MeasurePlan(early_stop=StopRule()))
+    finally:
+        for rival in rivals:
+            rival.kill()
+            rival.wait()
+    assert measured.status is Status.ok and "starved" in measured.flags
 
 
 class Dial:

@@ -57,6 +57,19 @@ def test_a_doubtful_latency_is():
     assert pick({"a": ok(10), "b": ok(11), "c": ok(12, flags=("standby", "throttled"))}) == "abc"
 
 
+def test_who_was_starved_of_cores_is_timed_again_although_it_looks_hopeless():
+    starved = {"flags": ("starved",)}
+    behind = {"c": ok(27_000, censored=True, **starved), "d": ok(9000, censored=True), "e": ok(500, **starved)}
+    assert pick({"a": ok(10), "b": ok(11), **behind}) == "abce"
+    wrong = Measurement(Status.mismatch, 27_000.0, 0.5, **starved)
+    assert pick({"a": ok(10), "b": ok(11), "c": wrong}) == "ab"
+
+
+def test_of_the_starved_the_first_few_are():
+    names = "bcdefgh"
+    assert pick({"a": ok(10), **{name: ok(900 - n, flags=("starved",)) for n, name in enumerate(names)}}) == "afgh"
+
+
 def test_those_far_behind_the_best_are_left_out():
     assert pick({"a": ok(10), "b": ok(10 * HOPELESS), "c": ok(10 * HOPELESS + 0.1)}) == "ab"
 
