@@ -16,6 +16,8 @@ UNMEASURED_US = -1.0
 """Latency written for a candidate that ran and failed."""
 IMPLAUSIBLE = "implausible"
 """The flag of a latency that no such device can reach."""
+WRITES_INPUTS = "writes_inputs"
+"""The flag of a candidate that changes what it is given."""
 STARVED = "starved"
 """The flag of a latency by a wall clock while the candidate's threads waited for cores."""
 

@@ -30,7 +30,7 @@ from aiter_tuning.measure.pristine import Pristine, can_be_copied
 from aiter_tuning.measure.reference import has_reference, storage_of
 from aiter_tuning.measure.timer import Call
 from aiter_tuning.measure.timing import Timed, refused, time_candidate
-from aiter_tuning.measurement import UNMEASURED_US, Measurement
+from aiter_tuning.measurement import UNMEASURED_US, WRITES_INPUTS, Measurement
 from aiter_tuning.status import Status, is_device_fault
 from aiter_tuning.task import MpTunerTask
 
@@ -38,7 +38,6 @@ TIMING_KEYWORDS = frozenset(("num_iters", "num_warmup", "testGraph", "num_rotate
 """Keywords in a task's kwargs that tell the harness how to time; the candidate does not see them."""
 VERIFYING_S = 0.1
 """Once this is used up, a candidate is not verified by further calls."""
-WRITES_INPUTS = "writes_inputs"
 UNPROTECTED = "unprotected"
 
 

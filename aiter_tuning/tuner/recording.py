@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from aiter_tuning.contest import Block
 from aiter_tuning.keys import full_key
-from aiter_tuning.measurement import Measurement
+from aiter_tuning.measurement import WRITES_INPUTS, Measurement
 from aiter_tuning.pool.watcher import LaneView, Watcher
 from aiter_tuning.quantities import counted
 from aiter_tuning.status import Status
@@ -87,6 +87,8 @@ class Recorder(Watcher):
         """The contests that runs which were screened earlier go on with."""
         self._followed: set[int] = set()
         """Groups whose shape goes on in another one."""
+        self._writers: dict[str, list[str]] = {}
+        """Shapes by the kernel that their new row names, of kernels that write their inputs."""
         self.outcomes: dict[int, ShapeOutcome] = {}
         self.causes: tuple[FailureCause, ...] = ()
 
@@ -233,6 +235,9 @@ class Recorder(Watcher):
         self._correct_outcomes()
         for note in self._publisher.check():
             self._reporter.note(note)
+        for kernel, labels in self._writers.items():
+            more = f" and {counted(len(labels) - 1, 'more shape')}" if labels[1:] else ""
+            self._reporter.note(f"the new row of {labels[0]}{more} names {kernel}, which writes its inputs")
         for note in self._poison.notes() if self._poison is not None else ():
             self._reporter.note(note)
 
@@ -263,7 +268,9 @@ class Recorder(Watcher):
             self._profile.append(run.plan, run.results)
         outcome = outcome_of(run, decision, published=writes and self._update, proposed=writes)
         self.outcomes[index] = outcome
-        label = run.plan.label
+        label, winner = run.plan.label, decision.choice.winner
+        if writes and winner is not None and WRITES_INPUTS in decision.measurements[winner].flags:
+            self._writers.setdefault(winner, []).append(label)
         failures = ((label, n, m) for n, m in decision.measurements.items() if m.status is not Status.ok)
         self.causes = merge_causes(self.causes, gather_causes(failures))[:MOST_CAUSES]
         self._reporter.shape_ended(index, outcome)

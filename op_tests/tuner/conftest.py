@@ -1,6 +1,7 @@
 """A stand-in for the pool: the tuner's side of a run without processes, scripted candidate by candidate."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -104,7 +105,7 @@ class ScriptedPool:
         if group.fresh:
             self.fresh.append(self.contests[-1])
         script = self.again_script if group.fresh else self.finals_script
-        results = {}
+        results, said = {}, {}
 
         def end(index, measurement):
             group.logbook.finished(index, measurement)
@@ -132,13 +133,15 @@ class ScriptedPool:
             group.logbook.block(block, timed)
             blocks.append(block)
             watcher.block_done(number, block)
+            said |= zip(order, timed, strict=True)
             for index, one in zip(order, timed, strict=True):
                 if one.status is not Status.ok:
                     entered.remove(index)
                     end(index, one)
         for index in entered:
             values = [us for b in blocks for i, us in zip(b.order, b.us, strict=True) if i == index]
-            end(index, as_measurement(median(values)))
+            flags = said[index].flags if index in said else ()
+            end(index, replace(as_measurement(median(values)), flags=flags))
         return None, [results[index] for index in range(len(names))]
 
 

@@ -8,6 +8,7 @@ import zlib
 import pytest
 
 from aiter_tuning.contest import Block
+from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
 from aiter_tuning.tables import tuned
 from aiter_tuning.tables.checkpoint_record import BlockRows
@@ -395,3 +396,17 @@ def test_a_race_that_would_have_eliminated_somebody_else_diverges():
     steady = [{"a": 10.0 + n / 1000, "b": 10.01, "c": 20.0} for n in range(3)]
 
     assert len(recorded_blocks(NAMES, 3, rows(*steady, slow), RaceRule())[0]) == 3
+
+
+def test_a_kernel_that_writes_its_inputs_is_told_where_a_row_names_it(tune):
+    def finals(name, block):
+        return Measurement(Status.ok, CLOSE[name], 0.0, flags=("writes_inputs",)) if name == "quick" else CLOSE[name]
+
+    notes = []
+    tune(finals, notes=notes, sizes=(8, 16), screening=CLOSE)
+
+    assert [note for note in notes if "writes its inputs" in note] == [
+        "the new row of N=16 dtype=fp32 and 1 more shape names quick, which writes its inputs"
+    ]
+    tune(finals, notes=(again := []), sizes=(8, 16), screening=CLOSE, all=True)
+    assert not [note for note in again if "writes its inputs" in note], "the rows stay as they are"
