@@ -142,7 +142,7 @@ def _margin_text(shape: ShapeOutcome) -> str:
     """``5.2 of 3.0``: how far the challenger was ahead of what runs today, and how far it had to be."""
     if shape.margin_pct is None or shape.bar_pct is None:
         return ""
-    return f"{shape.margin_pct:.1f} of {shape.bar_pct:.1f}"
+    return f"{round(shape.margin_pct, 1) + 0.0:.1f} of {shape.bar_pct:.1f}"  # + 0.0: a zero has no sign
 
 
 def _totals(summary: RunSummary) -> str:
