@@ -164,6 +164,14 @@ def scripted():
 
 
 @pytest.fixture
+def out(tmp_path):
+    """A tuned CSV to be, in a directory of its own."""
+    directory = tmp_path / "out"
+    directory.mkdir()
+    return directory / "tuned.csv"
+
+
+@pytest.fixture
 def tiny():
     return lambda name="Tiny": load_family(f"{FAMILIES}:{name}")
 

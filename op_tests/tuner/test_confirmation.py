@@ -27,13 +27,6 @@ def family(tiny, monkeypatch):
 
 
 @pytest.fixture
-def out(tmp_path):
-    directory = tmp_path / "out"
-    directory.mkdir()
-    return directory / "tuned.csv"
-
-
-@pytest.fixture
 def tune(family, out, scripted, shapes):
     """Tunes sizes whose candidates have these latencies in the finals and, in a fresh worker, those of ``again``."""
 

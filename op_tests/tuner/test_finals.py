@@ -37,13 +37,6 @@ def family(tiny, monkeypatch):
 
 
 @pytest.fixture
-def out(tmp_path):
-    directory = tmp_path / "out"
-    directory.mkdir()
-    return directory / "tuned.csv"
-
-
-@pytest.fixture
 def tune(family, out, scripted, shapes):
     def run(finals=None, screening=CLOSE, sizes=(8,), notes=None, **flags):
         class Notes(Silent):

@@ -22,13 +22,6 @@ FAST = {"steady": 100.0, "quick": 50.0}
 
 
 @pytest.fixture
-def out(tmp_path):
-    directory = tmp_path / "out"
-    directory.mkdir()
-    return directory / "tuned.csv"
-
-
-@pytest.fixture
 def tune(tiny, out, scripted, shapes):
     """Runs a family over some sizes; returns the summary and the pool, whose ``calls`` tell what was measured."""
 
