@@ -186,8 +186,9 @@ class Pool:
         """Gives the lane its standby, or a new process, and lets it take the device."""
         worker = self._take_standby(lane) or self._spawn(lane, background=False)
         lane.worker = worker
-        elapsed = time.monotonic() - worker.started_at
-        lane.enter("starting", "start-up", max(1.0, self.startup_timeout_s - elapsed))
+        left_s = self.startup_timeout_s - (time.monotonic() - worker.started_at)
+        # A standby that has used up its time at a low priority gets a second more, unless less was asked for.
+        lane.enter("starting", "start-up", max(left_s, min(1.0, self.startup_timeout_s)))
         if worker.ready:
             self.bind(lane)
 
