@@ -12,8 +12,8 @@ from aiter_tuning.quantities import counted, us_digits
 from aiter_tuning.report.table import print_table
 from aiter_tuning.tuner.verifying import Doubt, Verification, Verified
 
-_TITLES = ("shape", "kernel", "row us", "us now", "default us", "verdict")
-_NUMBERS = ("row us", "us now", "default us")
+_TITLES = ("shape", "kernel", "row us", "us now", "default us", "ahead %", "verdict")
+_NUMBERS = ("row us", "us now", "default us", "ahead %")
 
 
 def doubts_of(row: Verified, ignored: Collection[str] = ()) -> list[tuple[Doubt, str]]:
@@ -25,7 +25,15 @@ def print_verification(found: Verification, stream: TextIO, *, ignored: Collecti
     """One line for each row, what is wrong with those that do not hold, and how many there are of each."""
     print(f"{found.table}: {found.family} on {found.device}", file=stream)
     rows = [
-        (row.label, row.row.kernelName, _us(row.row.us), _us(row.us), _us(row.default_us), _verdict(row, ignored))
+        (
+            row.label,
+            row.row.kernelName,
+            _us(row.row.us),
+            _us(row.us),
+            _us(row.default_us),
+            "" if row.ahead_pct is None else f"{row.ahead_pct:.1f}",
+            _verdict(row, ignored),
+        )
         for row in found.rows
     ]
     if rows:
@@ -61,6 +69,7 @@ def verification_json(found: Verification, *, ignored: Collection[str] = ()) -> 
                     "us": row.us,
                     "default": row.default,
                     "default_us": row.default_us,
+                    "ahead_pct": row.ahead_pct,
                     "holds": not doubts_of(row, ignored) if row.measured else None,
                     "doubts": {str(doubt): text for doubt, text in doubts_of(row, ignored)},
                     "has_evidence": row.evidence,

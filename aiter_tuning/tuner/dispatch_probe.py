@@ -5,7 +5,7 @@ the operator launches, its config does not survive the CSV. So each promoted row
 by a process that has seen nothing of the tuning. ::
 
     probe(reference, staged, shapes, device)             dispatch_probe_child
-        │ ── one line of JSON: what to prove ──────────▶   binds the device, serves from the staged table
+        │ ── name of a file: what to prove, as JSON ───▶   binds the device, serves from the staged table
         │ ◀─ {"started": 0} ─────────────────────────────  inputs, reference, lookup, the public operator
         │ ◀─ {"done": 0, "chosen": …, "reason": …} ──────  compared with the reference
         └ a clock for each row; a row that kills or hangs the process is not verified, the next one gets a new process
@@ -122,6 +122,7 @@ class StartedProcess:
 
     def __init__(self, device: Device) -> None:
         self.output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
+        self._request: Path | None = None
         self.pipe, theirs = os.pipe()
         ahead = "torch" if device.torch_device != "cpu" else ""  # on a CPU its cores have to be known before
         try:
@@ -142,10 +143,17 @@ class StartedProcess:
             os.close(theirs)
 
     def ask(self, request: Mapping[str, Any]) -> None:
-        """Tells it what to prove; one that is dead is found out by its answers."""
+        """Tells it what to prove; one that is dead is found out by its answers.
+
+        By the name of a file: a pipe takes 64 KiB at once, and nobody may read it.
+        """
         assert self.process.stdin is not None
+        descriptor, name = tempfile.mkstemp(prefix="aiter_tuning_proof_", suffix=".json")
+        self._request = Path(name)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(request, file)
         with contextlib.suppress(BrokenPipeError), self.process.stdin as stdin:
-            stdin.write(json.dumps(request).encode())
+            stdin.write(os.fsencode(name))
 
     def close(self) -> None:
         """Ends it, whatever it does."""
@@ -158,6 +166,8 @@ class StartedProcess:
                 self.process.stdin.close()
         os.close(self.pipe)
         self.output.close()
+        if self._request is not None:
+            self._request.unlink(missing_ok=True)
 
 
 class _Child:

@@ -22,13 +22,16 @@ from aiter_tuning.tuner.family_reference import load_family
 
 
 def main() -> None:
-    """Serves what the request on stdin names; answers go to the descriptor that the parent has passed."""
+    """Serves what the file named on stdin asks for; answers go to the descriptor that the parent has passed."""
     die_with(int(sys.argv[3]))
     if sys.argv[4]:
         with uncollected():
             importlib.import_module(sys.argv[4])  # while nobody waits for it
     with os.fdopen(int(sys.argv[2]), "w", buffering=1) as answers:
-        request = json.load(sys.stdin)
+        name = sys.stdin.buffer.read()
+        if not name:
+            return  # nobody asks any more
+        request = json.loads(Path(os.fsdecode(name)).read_text())
         sys.path[:] = request["path"]
         record_misses(None)  # nothing here is asked for by serving
         device = Device(**{**request["device"], "cores": tuple(request["device"]["cores"])})

@@ -134,11 +134,13 @@ class Recorder(Watcher):
         place = self._groups[group]
         contest = self._course.next(self._runs[place.run])
         follows = None
+        if place.waited:
+            self._waiting.ended()
         if contest is not None and contest is not place.contest:  # else it was cut short
             self._followed.add(group)
             follows = self._place(place.run, contest)
             if follows.fresh:
-                self._waiting.add(follows)
+                self._waiting.add(follows._replace(waited=True), expected_s=contest.expected_s)
         if follows is None or follows.fresh:
             follows = self._waiting.take(idle=idle, is_fresh=place.fresh)
         if follows is None:
@@ -358,6 +360,8 @@ class _Place(NamedTuple):
     """None: the shape's screening."""
     fresh: bool = False
     """Whether it is for a fresh worker."""
+    waited: bool = False
+    """Whether it waited for one, with others."""
 
 
 def _on_record(run: ShapeRun, contest: ShapeContest | None) -> tuple[str, Mapping[str, str]]:

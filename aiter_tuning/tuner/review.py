@@ -34,6 +34,8 @@ VERIFYING_CALLS = 32
 of thirty cases."""
 _MOST = 32
 _PATIENCE_S = 60.0
+_START_S = 2.0
+"""About what a fresh worker costs; less than this that waits is left to a lane which has one."""
 
 T = TypeVar("T")
 
@@ -70,13 +72,19 @@ class Waiting(Generic[T]):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._queue: deque[tuple[float, T]] = deque()
+        self._queue: deque[tuple[float, float, T]] = deque()
+        self._under_way = 0
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def add(self, one: T) -> None:
-        self._queue.append((self._clock(), one))
+    def add(self, one: T, *, expected_s: float = 0.0) -> None:
+        """``expected_s``: about how long it will take."""
+        self._queue.append((self._clock(), expected_s, one))
+
+    def ended(self) -> None:
+        """One that was taken is over; its lane's worker is fresh still."""
+        self._under_way -= 1
 
     def take(self, *, idle: bool, is_fresh: bool) -> T | None:
         """The next, if its time has come.
@@ -88,6 +96,9 @@ class Waiting(Generic[T]):
         if not self._queue:
             return None
         waited = self._clock() - self._queue[0][0]
-        if idle or is_fresh or len(self._queue) >= _MOST or waited >= _PATIENCE_S:
-            return self._queue.popleft()[1]
-        return None
+        if idle and self._under_way:  # whoever has a fresh worker asks again
+            idle = sum(seconds for _, seconds, _ in self._queue) >= _START_S
+        if not (idle or is_fresh or len(self._queue) >= _MOST or waited >= _PATIENCE_S):
+            return None
+        self._under_way += 1
+        return self._queue.popleft()[2]

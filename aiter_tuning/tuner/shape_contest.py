@@ -61,6 +61,8 @@ class ShapeContest:
     """Of its rows in the checkpoint."""
     fingerprints: Mapping[str, str]
     """Of each there."""
+    expected_s: float = 0.0
+    """About how long it will take at least."""
     convicted: Mapping[str, Measurement] = field(default_factory=dict)
     """Verdicts that follow from the record and are still to be put there."""
 
@@ -136,8 +138,19 @@ class Contests:
         contest = Contest(rule, SAMPLE_SEED, calls, blocks=blocks, device=device, verifying_calls=verifying_calls)
         over = all(name in known for name in running) and not (blocks and rule.active(range(len(running)), blocks))
         results = known | failed if over and (blocks or not running) else failed
+        seconds = (_FEWEST_BLOCKS - len(blocks)) * block_us(running_us) / 1e6
         return ShapeContest(
-            ordered, len(running), rule, contest, list(blocks), results, attempts, phase, fingerprints, convicted
+            ordered,
+            len(running),
+            rule,
+            contest,
+            list(blocks),
+            results,
+            attempts,
+            phase,
+            fingerprints,
+            max(0.0, seconds),
+            convicted,
         )
 
     def group_of_candidates(self, plan: ShapePlan, contest: ShapeContest) -> Group:
@@ -209,6 +222,10 @@ def calls_in_a_block(running_us: Sequence[float]) -> int:
 
 def most_blocks(running_us: Sequence[float]) -> int:
     """The cap, for candidates of these latencies."""
+    return max(_FEWEST_BLOCKS, min(_MOST_BLOCKS, int(_CONTEST_US / max(1.0, block_us(running_us)))))
+
+
+def block_us(running_us: Sequence[float]) -> float:
+    """Microseconds of a block, about."""
     calls = calls_in_a_block(running_us)
-    block_us = sum(max(Contest.block_us, calls * us) for us in running_us)
-    return max(_FEWEST_BLOCKS, min(_MOST_BLOCKS, int(_CONTEST_US / max(1.0, block_us))))
+    return sum(max(Contest.block_us, calls * us) for us in running_us)

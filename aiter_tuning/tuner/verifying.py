@@ -66,6 +66,9 @@ class Verified(NamedTuple):
     """Microseconds now; None: it was not timed."""
     default: str
     default_us: float | None
+    ahead_pct: float | None
+    """How much faster than the default, in percent of it, from turns beside each other; None: it was not timed, or is
+    the default."""
     doubts: tuple[tuple[Doubt, str], ...]
     """Each with a person's words."""
     measured: bool
@@ -203,22 +206,26 @@ class _Trial:
         """What is known of the row once everybody was timed; ``found`` is None where nobody was."""
         if found is None:
             return self._verified(None, None, (), measured=bool(self.doubts))
-        mine = found.results[0]
-        default_us = next(
-            (
-                one.us
-                for who, one in zip(self.entrants, found.results, strict=True)
-                if self.default is not None and not _differs(who, self.default) and one.status is Status.ok
-            ),
-            None,
-        )
+        mine, default = found.results[0], self._default_entrant(found)
+        default_us = None if default is None else found.results[default].us
         if mine.status is Status.not_run:
             return self._verified(None, default_us, (), measured=False)
         if mine.status is Status.mismatch:
             return self._verified(None, default_us, ((Doubt.wrong, mine.detail),))
         if mine.status is not Status.ok:
             return self._verified(None, default_us, ((Doubt.fails, f"{mine.status}: {mine.detail}"),))
-        return self._verified(mine.us, default_us, tuple(self._slower(found)))
+        ahead = None
+        if default:
+            table = PairedTable(found.blocks, (0, default))
+            ahead = -table.difference(0, default).pct if table.blocks else None
+        return self._verified(mine.us, default_us, tuple(self._slower(found)), ahead_pct=ahead)
+
+    def _default_entrant(self, found: Remeasured) -> int | None:
+        """The entrant that is the default, 0 where it is the row's own kernel; None: it was not timed."""
+        for index, (entrant, result) in enumerate(zip(self.entrants, found.results, strict=True)):
+            if self.default is not None and not _differs(entrant, self.default) and result.status is Status.ok:
+                return index
+        return None
 
     def _slower(self, found: Remeasured) -> Sequence[tuple[Doubt, str]]:
         """Whom the row is behind by more than the noise."""
@@ -238,11 +245,12 @@ class _Trial:
         default_us: float | None,
         doubts: tuple[tuple[Doubt, str], ...],
         *,
+        ahead_pct: float | None = None,
         measured: bool = True,
     ) -> Verified:
         every = (*self.doubts, *doubts)
         default = "" if self.default is None else self.default.name
-        return Verified(self.row, self.label, us, default, default_us, every, measured, self.evidence)
+        return Verified(self.row, self.label, us, default, default_us, ahead_pct, every, measured, self.evidence)
 
 
 def _is_here(row: TunedRow, device: Device) -> bool:

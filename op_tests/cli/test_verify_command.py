@@ -62,6 +62,7 @@ def test_each_row_is_held_against_the_default_and_what_it_replaced(run_here, tab
     }
     assert found[7]["us"] < found[7]["default_us"], "what serving launches is timed"
     assert found[7]["doubts"]["changed_config"] == 'the config of steady is {"do":"steady"} today, not {"do":"same"}'
+    assert 3 < found[8]["ahead_pct"] < 100 and found[128]["ahead_pct"] is None, "the default leads nobody"
     assert "slower than quick" in found[64]["doubts"]["slower"], "faster than the default, but not than what was there"
     assert "measured under torch 1.0" in found[9]["doubts"]["stale"]
     assert found[8]["us"] < found[8]["default_us"]
@@ -78,6 +79,8 @@ def test_a_table_whose_rows_hold_ends_with_0_and_kinds_can_be_left_out(command, 
 
     assert process.returncode == 0, err
     assert "2 rows for this device: 2 holds" in out
+    titles, first = (line.split() for line in out.splitlines()[1:3])
+    assert titles[-3:] == ["ahead", "%", "verdict"] and float(first[-2]) > 3
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ def test_entrants_that_are_the_same_kernel_differ_by_little(size: int) -> None:
         f"{[round(d, 3) for d in differences]} %, a block took {median(took_ms):.2f} ms, flags {verdicts[0].flags}"
     )
     assert all(verdict.status is Status.ok for verdict in verdicts.values()), verdicts
-    tick_pct = 3.2 / verdicts[0].us  # records are stamped every 32 ns
-    assert max(differences) < max(1.0, 1.1 * tick_pct)
+    tick_pct = 3.2 / verdicts[0].us  # records are stamped every 32 ns, and two medians are compared
+    assert max(differences) < max(1.0, 2 * tick_pct)
 
 
 def test_a_block_is_one_session_and_costs_little_beside_its_calls() -> None:
@@ -76,9 +76,9 @@ def test_ten_entrants_need_the_memory_of_one_set_of_copies() -> None:
     before = torch.cuda.memory_allocated()
     floor = floor_of(*[plus_one] * 10, size_bytes=16 * MB)
     held = torch.cuda.memory_allocated() - before
-    copies = len(scenario.timers(floor)[0]._ring)
-    print(f"\n10 entrants of 2 * 16 MB hold {held // MB} MB, {copies} copies, {scenario.timers(floor)[0]._plan}")
-    flush = scenario.timers(floor)[0]._plan.flush_bytes
+    launches = scenario.timers(floor)[0].launches
+    copies, flush = len(launches.ring), launches.plan.flush_bytes
+    print(f"\n10 entrants of 2 * 16 MB hold {held // MB} MB, {copies} copies, {launches.plan}")
     # inputs, reference, pristine copies and a result on top of the ring
     assert held <= (copies + 3) * 32 * MB + flush
     assert floor.block().block is not None

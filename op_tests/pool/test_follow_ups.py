@@ -118,6 +118,8 @@ class LooksAgain(Watcher):
     def follow_up(self, group, results, number, *, idle):
         if group < len(self.follow_ups):
             self.waiting.add(self.follow_ups[group])
+        else:
+            self.waiting.ended()
         return self.waiting.take(idle=idle, is_fresh=group >= len(self.follow_ups))
 
     def group_ended(self, group, results):
@@ -156,3 +158,19 @@ def test_what_a_lane_had_taken_up_when_it_was_retired_is_taken_by_another(tmp_pa
         seen = watch(pool, SickensItsLane(devices[1], [fresh(doubled) for _ in groups]), *groups)
         assert [lane.state for lane in pool.lanes] == ["idle", "retired"]
     assert seen.outcome.end is RunEnd.done and list(seen.ended.values()).count(["ok"]) == 4 and len(seen.ended) == 8
+
+
+def test_a_lane_without_work_leaves_what_waits_to_the_one_that_has_a_fresh_worker(tmp_path):
+    """Two lanes with nothing else to do would start a worker each, for what takes one of them a moment."""
+
+    class Where(LooksAgain):
+        def measured(self, group, index, measurement, *, logged):
+            devices.setdefault(group, set()).add(measurement.device)
+
+    devices = {}
+    (tmp_path / "meeting").mkdir()
+    groups = [OPERATOR.group([Meeting(doubled, str(tmp_path / "meeting"), 2), doubled]) for _ in range(2)]
+    with Pool([gpu(0), gpu(1)]) as pool:
+        seen = watch(pool, Where([fresh(doubled), fresh(doubled)]), *groups)
+    assert seen.outcome.end is RunEnd.done and seen.ended[2] == seen.ended[3] == ["ok"]
+    assert devices[0] != devices[1] and devices[2] == devices[3] and len(devices[2]) == 1

@@ -234,6 +234,7 @@ def test_who_waits_is_taken_by_an_idle_lane_or_a_fresh_worker_or_when_it_has_wai
         waiting.add(one)
     assert waiting.take(idle=False, is_fresh=False) is None
     assert waiting.take(idle=True, is_fresh=False) == 0
+    waiting.ended()
     assert waiting.take(idle=False, is_fresh=True) == 1
     clock.now = 59.0
     assert waiting.take(idle=False, is_fresh=False) is None
@@ -244,6 +245,21 @@ def test_who_waits_is_taken_by_an_idle_lane_or_a_fresh_worker_or_when_it_has_wai
         waiting.add(one)
     assert waiting.take(idle=False, is_fresh=False) == 0
     assert waiting.take(idle=False, is_fresh=False) is None and len(waiting) == 31
+
+
+def test_an_idle_lane_leaves_to_one_with_a_fresh_worker_what_takes_less_than_starting_another():
+    waiting = Waiting()
+    for one in range(5):
+        waiting.add(one, expected_s=0.6)
+    assert waiting.take(idle=True, is_fresh=False) == 0
+    assert waiting.take(idle=True, is_fresh=False) == 1, "four of 0.6 s are worth another worker"
+    assert waiting.take(idle=True, is_fresh=False) is None, "three are not"
+    waiting.ended()
+    assert waiting.take(idle=True, is_fresh=False) is None, "the other one is still at it"
+    assert waiting.take(idle=False, is_fresh=True) == 2
+    waiting.ended()
+    waiting.ended()
+    assert waiting.take(idle=True, is_fresh=False) == 3, "nobody else would come"
 
 
 def test_a_shape_that_is_decided_keeps_none_of_its_measurements(tune, monkeypatch):

@@ -2,11 +2,12 @@
 
 import dataclasses
 import os
+import signal
 
 from aiter_tuning.devices.cpu import cpu_lanes
 from aiter_tuning.families.gemm_cpu import GemmCpu
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
-from aiter_tuning.tuner.dispatch_probe import probe
+from aiter_tuning.tuner.dispatch_probe import StartedProcess, probe
 from aiter_tuning.tuner.family_reference import reference_of
 from op_tests.families_for_tests.served import Served
 
@@ -54,6 +55,17 @@ def test_a_row_that_hangs_is_killed_and_costs_only_itself(tmp_path):
     hung, right = probe(SERVED, table, [shape(1), shape(2)], LANE, row_timeout_s=4.0)
     assert not hung.verified and hung.reason == "it took more than 4 s to serve it"
     assert right.verified
+
+
+def test_a_process_that_never_reads_what_it_is_asked_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("aiter_tuning.tuner.dispatch_probe.START_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("aiter_tuning.tuner.dispatch_probe._STARTS_WITHOUT_A_ROW", 1)
+    deaf = StartedProcess(LANE)
+    os.kill(deaf.process.pid, signal.SIGSTOP)
+    shapes = [shape(n) for n in range(5000)]  # more than a pipe takes at once
+    results = probe(SERVED, staged(tmp_path, "quick"), shapes, LANE, started=deaf)
+    assert {one.reason for one in results} == {"not tried: it took more than 0.3 s until its process came to a row"}
+    assert deaf.process.returncode == -signal.SIGKILL
 
 
 def test_a_family_that_cannot_be_loaded_verifies_nothing_and_says_why(tmp_path):
