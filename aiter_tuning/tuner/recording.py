@@ -331,6 +331,8 @@ class Recorder(Watcher):
     def _may_publish(self, run: ShapeRun, decision: Decision) -> bool:
         if not decision.publishable or not (decision.is_complete or self._publish_incomplete):
             return False
+        if not decision.is_complete and run.plan.has_row and decision.choice.verdict is not Verdict.correctness_fix:
+            return False  # what was decided by finals in two processes is not replaced by what looks better so far
         # A published row is only replaced by what was measured beside it, and not touched when it is retained.
         beside = run.plan.published is None or run.plan.incumbent in run.results
         return beside and (run.plan.published is None or not decision.choice.keeps_row)

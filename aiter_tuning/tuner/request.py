@@ -22,7 +22,7 @@ from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.family_reference import FamilyError
 from aiter_tuning.tuner.fingerprint import versions_here
 from aiter_tuning.tuner.plan import ShapeRefusedError, is_known, serving_shapes
-from aiter_tuning.tuner.stale_rows import marked, stale_note
+from aiter_tuning.tuner.stale_rows import is_provisional, marked, stale_note
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Request:
     devices: tuple[Device, ...]
     shapes: tuple[Shape, ...]
     published: tuple[TunedRow | None, ...]
-    """The row of each shape, its ``stale`` filled in."""
+    """The row of each shape, its ``stale`` filled in; None also for a provisional one."""
+    provisional: tuple[TunedRow, ...]
+    """Rows that a run wrote whose budget ended before it had decided: they serve, but nothing is held against them."""
     notes: tuple[str, ...]
     open: tuple[bool, ...]
     """Which shapes have no row, or one that serving passes over since the family does not know its kernel."""
@@ -83,8 +85,14 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
     tables = TunedTables(arguments.tune_files, family.key)
     tables.rows()  # what is wrong with a table is told even where no shape is looked up in it
     found = [tables.find(device.gfx, device.cu_num, device.gpu_model, shape) for shape in shapes]
-    here = versions_here(device)
-    published = [row and marked(row, tables.evidence_of(row), here) for row in found]
+    here, published, provisional = versions_here(device), [], []
+    for row in found:
+        record = None if row is None else tables.evidence_of(row)
+        # With --compare whatever serves is what is compared with.
+        if row is not None and is_provisional(record) and not arguments.compare:
+            provisional.append(row)
+            row = None
+        published.append(row and marked(row, record, here))
     warnings = [*file.warnings, *tables.warnings]
     if file.duplicates:
         repeating = f"{counted(file.duplicates, 'row')} {'repeats' if file.duplicates == 1 else 'repeat'} a shape"
@@ -92,6 +100,9 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
         warnings.append(f"{file.path}: {repeating}; {distinct} in {file.rows} rows")
     if not file.shapes:
         warnings.append(f"{file.path}: holds no shape; expected a line for each below the column names")
+    if provisional:
+        which = f"{counted(len(provisional), 'row')} {'is' if len(provisional) == 1 else 'are'}"
+        warnings.append(f"{which} the best so far of a run whose --budget ended; tuned to the end now")
     notes = [*device_notes(devices), *_part_notes(devices), *notes]
     with refusals_placed(family, file):
         is_open = tuple(row is None or not is_known(family, row, device) for row in published)
@@ -101,6 +112,7 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
         devices,
         tuple(shapes),
         tuple(published),
+        tuple(provisional),
         (*warnings, *notes),
         is_open,
         _calls(family, file, shapes),

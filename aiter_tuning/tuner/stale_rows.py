@@ -66,6 +66,15 @@ def marked(row: TunedRow, record: Evidence | None, here: Mapping[str, str]) -> T
     return replace(row, stale=stale) if stale != row.stale else row
 
 
+def is_provisional(record: Evidence | None) -> bool:
+    """Whether a row was written because a budget ended, before its shape was decided.
+
+    Args:
+        record: the row's evidence, if there is any.
+    """
+    return record is not None and record.published and not record.complete
+
+
 def stale_note(reasons: Sequence[str], rows: int, *, without: int = 0, retunes: bool) -> str | None:
     """What a person should know about the stale rows of a run's shapes; None if there are none.
 

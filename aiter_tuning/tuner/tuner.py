@@ -259,7 +259,7 @@ class TunerCommon:
         arguments = work.arguments
         table = proposal or arguments.tune_file
         generation = Generation(versions_in_evidence(arguments.tune_file), fingerprint.fields)
-        generation.saw(row for row in work.published if row is not None)
+        generation.saw(row for row in (*work.published, *work.provisional) if row is not None)
         prover = None
         if arguments.probe:
             prover = stack.enter_context(

@@ -212,6 +212,44 @@ def test_a_used_up_budget_publishes_the_unconfirmed_as_incomplete(tune, out, fam
     assert newest(out).complete
 
 
+def test_what_a_budget_left_unconfirmed_is_held_against_what_ran_before_it(tune, out, family):
+    tune(lambda size, name, block: "budget" if block == 2 else FINALS[name], budget=100)
+
+    summary, pool = tune(LESS)
+
+    assert pool.calls == [] and pool.fresh == [(8, ("steady", "quick"), 1)]
+    assert summary.shapes[0].verdict is Verdict.ambiguous
+    assert kernels(out, family) == {8: "steady"}
+
+
+def test_a_row_is_not_replaced_by_what_a_budget_left_unconfirmed(tune, out, family):
+    tune(finals=FINALS | {"quick": 110.0}, again=FINALS | {"quick": 110.0})
+    args = {"all": True, "warmup": 4}
+    summary, _ = tune(lambda size, name, block: "budget" if block == 2 else FINALS[name], budget=100, **args)
+
+    assert summary.exit_code is ExitCode.interrupted and summary.shapes[0].verdict is Verdict.incomplete
+    assert (newest(out).complete, newest(out).winner.name) == (True, "steady")
+    assert kernels(out, family) == {8: "steady"}
+
+    tune(**args)
+    assert kernels(out, family) == {8: "quick"}
+
+
+def test_rows_that_are_only_the_best_so_far_count_as_untuned(tune, out, family, scripted, shapes, monkeypatch):
+    tune(sizes=(16,))
+    tune(lambda size, name, block: "budget" if block == 2 else FINALS[name], sizes=(16, 8), budget=100)
+    monkeypatch.setattr("aiter_tuning.tuner.request.devices_for", lambda *_: scripted(FINALS).devices)
+    asked = {"untune_file": str(shapes(16, 8)), "tune_file": str(out)}
+
+    overview = TunerCommon(family).overview(asked)
+
+    assert [shape.label for shape in overview.shapes] == ["N=8 dtype=fp32"] and overview.already_tuned == 1
+    assert "1 row is the best so far of a run whose --budget ended; tuned to the end now" in overview.notes
+    monkeypatch.setattr(type(family), "serve", lambda self, inputs: None)
+    compared = TunerCommon(family).overview(asked | {"compare": True})
+    assert len(compared.shapes) == 2 and not any("best so far" in note for note in compared.notes)
+
+
 def test_the_profile_has_every_candidate_once_although_the_run_was_interrupted_before_it_was_confirmed(tune, out):
     profile = out.with_name("profile.csv")
     tune(lambda size, name, block: "stop", profile_file=str(profile))
