@@ -174,6 +174,9 @@ def devices_for(family: Family, arguments: TuneArguments) -> tuple[Device, ...]:
     """
     wanted, runs_on = arguments.device, tuple(family.devices)
     if wanted is not None:
+        lanes = wanted.split(",")
+        if lanes[1:] and set(lanes) == {"cpu"}:
+            raise UsageError(f"--device {wanted}: --device cpu --mp {len(lanes)} makes {len(lanes)} lanes of the CPU")
         asked = {wanted} if wanted in ("cpu", "cuda", "hip") else {"cuda", "hip"}  # else it names GPUs
         interpreted = wanted == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
         try:

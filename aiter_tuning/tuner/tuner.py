@@ -27,6 +27,7 @@ from aiter_tuning.devices.host_load import LoadWatch
 from aiter_tuning.pool.pool import Pool
 from aiter_tuning.pool.watcher import RunEnd, RunOutcome
 from aiter_tuning.tables.checkpoint import Checkpoint, RunFingerprint
+from aiter_tuning.tables.evidence import evidence_path
 from aiter_tuning.task import LogbookError
 from aiter_tuning.tuner.arguments import ARG_DEFAULTS, TuneArguments, check_writable
 from aiter_tuning.tuner.comparison import Comparison, StagedTables, begin_proposal
@@ -134,6 +135,7 @@ class TunerCommon:
         arguments = TuneArguments.of(args, self.family)
         work = read_request(self.family, arguments, pool)
         check_writable(arguments.tune_file, "--tune_file")
+        check_writable(evidence_path(arguments.tune_file), "the evidence")
         if arguments.compare and not arguments.update_improved:
             check_writable(arguments.candidate_file, "the candidate table")
         if arguments.checkpoint is not None:

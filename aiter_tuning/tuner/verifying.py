@@ -105,6 +105,8 @@ class Verifier:
         self._family = family
         self._arguments = arguments
         self._table = table
+        if evidence_path(table).exists():
+            check_readable(evidence_path(table), "evidence")
         self._remeasuring = Remeasuring(family, arguments)
         self.request_stop = self._remeasuring.request_stop
 

@@ -76,6 +76,7 @@ def place(tmp_path, monkeypatch):
         pytest.param(["-i", "good.csv", "-o", "o.csv", "--tunefile", "x"], "--tunefile", id="unknown flag"),
         pytest.param(["-i", "good.csv", "-o", "o.csv", "--device", "cuda"], "runs on cpu only", id="the wrong device"),
         pytest.param(["-i", "good.csv", "-o", "o.csv", "--device", "0,1"], "runs on cpu only", id="GPUs for the CPU"),
+        pytest.param(["-i", "good.csv", "-o", "o.csv", "--device", "cpu,cpu"], "--device cpu --mp 2 makes", id="lanes"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2_with_nothing_written(place, capfd, words, told):

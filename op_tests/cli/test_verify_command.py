@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from aiter_tuning.devices.discovery import discover
-from aiter_tuning.tables.evidence import Evidence, Timed, append_evidence
+from aiter_tuning.tables.evidence import Evidence, Timed, append_evidence, evidence_path
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
 from op_tests.cli.conftest import ROOT
 from op_tests.families_for_tests.compared import Compared
@@ -81,6 +81,13 @@ def test_a_table_whose_rows_hold_ends_with_0_and_kinds_can_be_left_out(command, 
     assert "2 rows for this device: 2 holds" in out
     titles, first = (line.split() for line in out.splitlines()[1:3])
     assert titles[-3:] == ["ahead", "%", "verdict"] and float(first[-2]) > 3
+
+
+def test_evidence_that_is_no_file_is_told(run_here, table):
+    TunedCsv(table, Compared.key).update([row(8, "quick")])
+    evidence_path(table).mkdir()
+    code, _, err = run_here("verify", "out.csv", "--family", COMPARED)
+    assert code == 2 and "out.evidence.jsonl: is a directory; expected evidence" in err
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from aiter_tuning.devices.cpu import cpu_lanes
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.status import Status
 from aiter_tuning.tables.csv_reader import read_rows
+from aiter_tuning.tables.evidence import evidence_path
 from aiter_tuning.tables.tuned import TunedCsv, TunedRow
 from aiter_tuning.tuner import Candidate, TunerCommon
 from aiter_tuning.tuner.arguments import UsageError
@@ -469,6 +470,13 @@ def test_arguments_that_mean_nothing_are_told_before_anything_is_written(tiny, o
         TunerCommon(tiny()).run(args, pool=scripted(FAST))
 
     assert files(out) == []
+
+
+def test_evidence_that_cannot_be_written_is_told_before_anything_is_measured(tune, out):
+    evidence_path(out).mkdir()
+    with pytest.raises(UsageError, match=r"the evidence \S+tuned\.evidence\.jsonl: is a directory; expected a file"):
+        tune(FAST)
+    assert files(out) == [evidence_path(out).name]
 
 
 def test_an_overview_counts_shapes_and_candidates_and_writes_nothing(tune, tiny, out, shapes):
