@@ -3,7 +3,7 @@
 ::
 
     MpTunerTask   info = (shape key, candidate…), gen_data, func, reference, tolerances
-        │  group_tasks
+        │  group_by_shape
         ▼
     Group         the candidates that share a lane, in order, with what they share (inputs, reference) numbered
 
