@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 from collections.abc import Mapping
 from typing import Any, TextIO
@@ -75,12 +76,19 @@ def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False,
 
 
 def _how_to_look_up(summary: RunSummary) -> str:
-    """The command that finds a row that this run wrote; empty if it wrote none, or a family of the user's own."""
+    """The command that finds a row that this run wrote; empty if it wrote none, or no command knows the family."""
     written = next((shape for shape in summary.shapes if shape.published), None)
-    if written is None or summary.family not in family_names():
+    family = summary.family if summary.family in family_names() else _from_here(summary.family_file)
+    if written is None or not family:
         return ""
-    words = ("aiter-tune", "lookup", summary.family, *written.label.split(), "--tuned", summary.tune_file)
+    words = ("aiter-tune", "lookup", family, *written.label.split(), "--tuned", summary.tune_file)
     return shlex.join(words)
+
+
+def _from_here(path: str) -> str:
+    """As a person would type it."""
+    here = os.getcwd() + os.sep
+    return path.removeprefix(here)
 
 
 def rank(shapes: tuple[ShapeOutcome, ...]) -> tuple[ShapeOutcome, ...]:

@@ -6,8 +6,8 @@
     -o as it was when the run began ─ a copy of it ────────┴▶ Group of two ServeShape with a Contest ─▶ served_choice
 
 Both are timed in a fresh worker. Where no row is to change, what serving runs today is timed and checked alone, in
-whichever worker is there. The contest is put on record like the
-finals, so that a run that was killed goes on after its last block.
+whichever worker is there. The contest is put on record like the finals, so that a run that was killed goes on after its
+last block.
 """
 
 from __future__ import annotations

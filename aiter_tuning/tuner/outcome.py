@@ -156,6 +156,8 @@ class RunSummary:
     """Whether the run could write the tuned CSV; without ``--update_improved`` a comparison only proposes."""
     gfx: str = ""
     """The device's arch."""
+    family_file: str = ""
+    """``op.py:ClassName`` of a family that is in a file of the user's own."""
     candidate_file: str = ""
     """The table that holds what would be written; empty: the tuned CSV was, or nothing is to be."""
     record_file: str = ""

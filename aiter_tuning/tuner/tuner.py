@@ -34,7 +34,7 @@ from aiter_tuning.tuner.comparison import Comparison, StagedTables, begin_propos
 from aiter_tuning.tuner.confirmation import Confirmation
 from aiter_tuning.tuner.earlier_outcome import compared_earlier
 from aiter_tuning.tuner.family import Family
-from aiter_tuning.tuner.family_reference import check_declarations, reference_of
+from aiter_tuning.tuner.family_reference import check_declarations, is_file_reference, reference_of
 from aiter_tuning.tuner.finals import FinalsPlanner, FinalsSettings
 from aiter_tuning.tuner.fingerprint import run_fields
 from aiter_tuning.tuner.generation import Generation, versions_in_evidence
@@ -225,6 +225,7 @@ class TunerCommon:
                 compared=arguments.compare,
                 updates=proposal is None,
                 gfx=device.gfx,
+                family_file=self._reference if is_file_reference(self._reference) else "",
                 candidate_file=str(proposal) if proposed else "",
                 record_file=record_file if runs or earlier else "",
                 message=message,

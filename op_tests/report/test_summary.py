@@ -61,6 +61,14 @@ def test_the_command_that_finds_a_row_is_told_for_families_that_lookups_know_by_
     assert "lookup" not in text_of(replace(known, shapes=(FAILED,)))
 
 
+def test_a_family_in_a_file_of_ones_own_is_named_as_one_would_type_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here, elsewhere = (replace(SUMMARY, family_file=f"{path}/op.py:Op") for path in (tmp_path, "/opt"))
+
+    assert "how serving finds a row: aiter-tune lookup op.py:Op N=8 dtype=fp32 --tuned tuned.csv" in text_of(here)
+    assert "aiter-tune lookup /opt/op.py:Op N=8" in text_of(elsewhere)
+
+
 def test_a_failed_shape_is_listed():
     assert any(line.startswith("N=16 dtype=fp32  failed") for line in text_of(SUMMARY).splitlines())
 
