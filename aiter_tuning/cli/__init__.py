@@ -81,6 +81,9 @@ def _code_of(error: Exception) -> int | None:
 
 
 def _fail(command: str, code: int, error: Exception) -> int:
-    line = " ".join(str(error).split())
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename:  # a bare one reads "[Errno 21] Is a …: 'path'"
+        text = f"{os.fsdecode(error.filename)}: {error.strerror[0].lower()}{error.strerror[1:]}"
+    line = " ".join(text.split())
     print(f"aiter-tune {command}: error: {line}", file=sys.stderr)
     return code

@@ -20,14 +20,17 @@ exit codes:
 """
 
 _POISON_EPILOG = """\
-A candidate that killed its worker or had to be killed is put on a list in $AITER_TUNING_HOME (else
-~/.local/state/aiter_tuning) and left alone by later runs on the same model of device, under the same versions.
-`aiter-tune tune --retry crash,timeout` runs such candidates all the same; one that works is taken off the list.
+A candidate that killed its worker or had to be killed is put on a list, and left alone by later runs on the same model
+of device under the same versions. `aiter-tune tune --retry crash,timeout` runs such candidates all the same; one that
+works is taken off the list. The list is poison.jsonl in $AITER_TUNING_HOME, else in $XDG_STATE_HOME/aiter_tuning, else
+in ~/.local/state/aiter_tuning.
 
 examples:
   aiter-tune poison                                  what is on the list
   aiter-tune poison clear --candidate bm128_bn256    give a candidate another chance
   aiter-tune poison clear --all
+
+exit codes: 0 done, 2 bad usage, 5 the list cannot be read or written
 """
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from aiter_tuning import __version__
 from aiter_tuning.cli.machine_flags import add_doctor_command, add_families_command, add_poison_command
 from aiter_tuning.cli.serving_flags import add_serving_commands
 from aiter_tuning.cli.subcommand import Commands, Parser
@@ -59,6 +60,7 @@ def _build() -> tuple[Parser, Commands]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"aiter-tune {__version__}")
     commands = parser.add_subparsers(
         dest="command", required=True, title="commands", metavar="COMMAND", parser_class=Parser
     )

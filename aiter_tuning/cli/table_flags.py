@@ -88,7 +88,7 @@ def add_table_commands(commands: Commands) -> None:
         help="a device that each tuned table must have rows for, e.g. gfx942/304",
     )
     check.add_argument(
-        "--ignore", metavar="CODE,…", type=codes, default=(), help="kinds of findings to leave out, such as duplicate"
+        "--ignore", metavar="KIND,…", type=codes, default=(), help="kinds of findings to leave out, such as duplicate"
     )
     check.add_argument("--fix", metavar="OUT", help="write the rows that can be served to a new file")
     check.add_argument("--json", action="store_true", help=AS_JSON)
@@ -109,4 +109,4 @@ def add_table_commands(commands: Commands) -> None:
     diff.add_argument("after", metavar="B", help="what it became")
     diff.add_argument("--family", metavar="FAMILY", help=_FAMILY)
     diff.add_argument("--json", action="store_true", help=AS_JSON)
-    diff.add_argument("-v", "--verbose", action="store_true", help="show every difference, not just the first")
+    diff.add_argument("-v", "--verbose", action="store_true", help="show every difference, not the first 60 only")

@@ -1,6 +1,7 @@
 """What is typed: flags, spellings, mistakes."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,9 +9,11 @@ import time
 
 import pytest
 
+import aiter_tuning
 from aiter_tuning.cli import main
 from aiter_tuning.cli.parser import parse
 from aiter_tuning.status import Status
+from aiter_tuning.tuner.arguments import ARG_DEFAULTS, COMPILE_TIMEOUT_S
 
 
 def run(*words):
@@ -176,6 +179,41 @@ def test_help_teaches_with_examples_and_exit_codes(capfd, words):
     out = capfd.readouterr().out
     assert "examples:" in out
     assert "exit codes:" in out
+
+
+@pytest.mark.parametrize(
+    "command", ["doctor", "tune", "lookup", "repro", "verify", "check", "merge", "diff", "poison", "autotune"]
+)
+def test_the_help_of_each_command_tells_its_exit_codes(capfd, command):
+    assert run(command, "--help") == 0
+
+    assert "exit codes:" in capfd.readouterr().out
+
+
+def test_the_help_tells_the_defaults_that_a_run_has(capfd):
+    assert run("tune", "--help") == 0
+
+    out = " ".join(capfd.readouterr().out.split())
+    told = dict(re.findall(r"--(\w+) [A-Z]+ (?:(?! --\w).)*?\(default: ([\d.]+)[ )]", out))
+    assert len(told) > 8
+    assert {name: float(value) for name, value in told.items()} == {
+        name: COMPILE_TIMEOUT_S if name == "compile_timeout" else ARG_DEFAULTS[name] for name in told
+    }
+
+
+def test_the_version_is_that_of_the_package(capfd):
+    assert run("--version") == 0
+
+    assert capfd.readouterr().out == f"aiter-tune {aiter_tuning.__version__}\n"
+
+
+def test_what_the_system_refuses_is_told_with_the_file_first(tmp_path, capfd, monkeypatch):
+    (tmp_path / "poison.jsonl").mkdir()
+    monkeypatch.setenv("AITER_TUNING_HOME", str(tmp_path))
+
+    assert run("poison") == 5
+
+    assert capfd.readouterr().err == f"aiter-tune poison: error: {tmp_path}/poison.jsonl: is a directory\n"
 
 
 def test_help_is_answered_in_a_fraction_of_a_second_and_loads_nothing_heavy():
