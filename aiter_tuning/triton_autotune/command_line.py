@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 EPILOG = """\
 exit codes:
@@ -16,14 +17,21 @@ exit codes:
   5  the output could not be written
 
 examples:
-  … merge run.rank*.json -o tables/sm90.json               the majority of the recordings
-  … merge run.rank*.json -o tables/sm90.json --by regret   the least time lost, near ties marked
-  … report run.rank*.json                                  where ranks disagree
-  … show tables/sm90.json --kernel 'fla.*'
-  … diff tables/sm90.json new/sm90.json                    or two recordings, or two choice logs
-  … validate tables/sm90.json --import my_kernels          every entry names a live candidate
-  … coverage tables/sm90.json --seen choices.json          which launches had no entry
+  {prog} merge run.rank*.json -o tables/sm90.json               the majority of the recordings
+  {prog} merge run.rank*.json -o tables/sm90.json --by regret   the least time lost, near ties marked
+  {prog} report run.rank*.json                                  where ranks disagree
+  {prog} show tables/sm90.json --kernel 'fla.*'
+  {prog} diff tables/sm90.json new/sm90.json                    or two recordings, or two choice logs
+  {prog} validate tables/sm90.json --import my_kernels          does every entry name a live candidate?
+  {prog} coverage tables/sm90.json --seen choices.json          which launches had no entry
 """
+
+
+class _Parser(argparse.ArgumentParser):
+    """Ends with one line and exit code 2 where argparse would print the whole usage first."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m aiter_tuning.triton_autotune") -> int:
@@ -47,43 +55,47 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m aiter_tuning.
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=prog,
         description="Tables and recordings of Triton's own autotuner.",
-        epilog=EPILOG,
+        epilog=EPILOG.format(prog=prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, about: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
-        command.add_argument("--json", action="store_true", help="as JSON")
+        description = f"{about[0].upper()}{about[1:]}."
+        command = commands.add_parser(name, help=about, description=description, allow_abbrev=False)
+        command.add_argument("--json", action="store_true", help="print JSON, for programs")
         return command
 
+    recordings = "what ranks have recorded: <record_path>.rank<N>.json"
     merge = add("merge", "make one table of recordings")
-    merge.add_argument("record", nargs="+", metavar="RECORD", help="<record_path>.rank<N>.json")
+    merge.add_argument("record", nargs="+", metavar="RECORD", help=recordings)
     merge.add_argument("-o", "--output", required=True, metavar="PATH", help="the table, e.g. tables/sm90.json")
     merge.add_argument("--arch", help="which architecture, where the recordings cover several")
     merge.add_argument("--source", default="", metavar="TEXT", help="where the recordings come from, for the table")
-    merge.add_argument("--by", choices=("votes", "regret"), default="votes", help="majority, or least time lost")
+    merge.add_argument(
+        "--by", choices=("votes", "regret"), default="votes", help="majority, or least time lost (default: votes)"
+    )
     merge.add_argument(
         "--any-key", "--any_key", action="store_true", help="with --by regret: a * entry, safest over all keys"
     )
 
     report = add("report", "what recordings hold, and where they disagree")
-    report.add_argument("record", nargs="+", metavar="RECORD")
+    report.add_argument("record", nargs="+", metavar="RECORD", help=recordings)
 
     show = add("show", "what a table holds")
-    show.add_argument("table", metavar="TABLE")
-    show.add_argument("--kernel", default="*", metavar="GLOB", help="only these kernels")
+    show.add_argument("table", metavar="TABLE", help="e.g. tables/sm90.json")
+    show.add_argument("--kernel", default="*", metavar="GLOB", help="only these kernels (default: all)")
 
     diff = add("diff", "what differs between two tables, recordings or choice logs")
-    diff.add_argument("left", metavar="A")
-    diff.add_argument("right", metavar="B")
+    diff.add_argument("left", metavar="A", help="a table, a recording or a choice log")
+    diff.add_argument("right", metavar="B", help="one of the same kind")
 
     validate = add("validate", "what is wrong with tables")
-    validate.add_argument("table", nargs="+", metavar="TABLE")
+    validate.add_argument("table", nargs="+", metavar="TABLE", help="e.g. tables/sm90.json")
     _add_import(validate, "compare with the kernels of this module")
 
     coverage = add("coverage", "which launches have entries")

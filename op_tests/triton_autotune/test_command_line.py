@@ -270,6 +270,13 @@ def test_a_missing_command_is_a_usage_error(capsys):
     with pytest.raises(SystemExit) as ended:
         main([])
     assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_help_can_be_pasted(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"], prog="aiter-tune autotune")
+    assert "\n  aiter-tune autotune report run.rank*.json " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("front", [["-m", "aiter_tuning.triton_autotune"], ["-m", "aiter_tuning", "autotune"]])
