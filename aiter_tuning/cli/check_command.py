@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import sys
 from collections import Counter
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from aiter_tuning.cli.table_family import families_of, named_tables
 from aiter_tuning.quantities import counted
+from aiter_tuning.serving.versions import installed
 from aiter_tuning.tables.checking import Checked, Target, check_tables
 from aiter_tuning.tables.findings import Finding, lines_of
 from aiter_tuning.tables.merge_file import merge_into
@@ -62,16 +62,9 @@ def _check(family: Family, files: Sequence[Path], target: Target | None) -> tupl
     unread = [path for real, path in siblings.items() if real not in {file.resolve() for file in files}]
     if unread:
         checked = check_tables([*files, *unread], family.key, target=target)
-    versions = {name: _installed(name) for name in ("torch", "triton")}
+    versions = {name: installed(name) or "unknown" for name in ("torch", "triton")}
     found = check_catalogue(family, checked, versions=versions, target=target)
     return checked, sorted([*checked.findings, *found], key=lambda one: (str(one.path), one.line or 0))
-
-
-def _installed(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _target(text: str | None) -> Target | None:

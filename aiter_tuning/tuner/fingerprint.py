@@ -16,7 +16,6 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import importlib.metadata
 import inspect
 import json
 import sys
@@ -27,6 +26,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from aiter_tuning.devices.device import Device
+from aiter_tuning.serving.versions import installed
 from aiter_tuning.tuner.family import Candidate, Family
 
 DIGEST_LENGTH = 12
@@ -34,6 +34,7 @@ _WRAPPED = ("fn", "__wrapped__", "func", "__func__", "fget")
 """Where decorators keep the function: Triton's JITFunction and Autotuner, functools, static methods, properties."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KERNELS = _PACKAGE / "ops" / "kernels"
+_ABSENT = "not installed"
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -69,8 +70,8 @@ def versions_here(device: Device) -> dict[str, str]:
     """What a latency depends on beside the device, as far as it is known: ``driver``, ``torch``, ``triton``."""
     return {
         "driver": device.settings.get("driver", ""),
-        "torch": _version("torch"),
-        "triton": _version("triton"),
+        "torch": installed("torch") or _ABSENT,
+        "triton": installed("triton") or _ABSENT,
     }
 
 
@@ -289,10 +290,3 @@ def _file_of(name: str, root: Path) -> Path | None:
     path = root.joinpath(*name.split("."))
     files = (path.with_suffix(".py"), path / "__init__.py")
     return next((file for file in files if file.is_file()), None)
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"

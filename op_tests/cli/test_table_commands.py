@@ -108,7 +108,7 @@ def test_rows_that_are_stale_for_one_reason_share_a_line_but_not_in_json(command
         name, [*(record(one, versions=old) for one in rows[:40]), record(rows[40], versions={"torch": "1.0"})]
     )
     here = {"torch": "2.13.0", "triton": "3.9.0"}
-    monkeypatch.setattr("aiter_tuning.cli.check_command._installed", here.get)
+    monkeypatch.setattr("aiter_tuning.cli.check_command.installed", here.get)
 
     code, out, _ = command("check", name)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import resource
 import sys
@@ -32,6 +31,7 @@ from aiter_tuning.report.doctor.findings import (
 from aiter_tuning.report.doctor.host_findings import WATCHED
 from aiter_tuning.report.doctor.lock_trial import try_locks
 from aiter_tuning.report.doctor.trial import try_worker
+from aiter_tuning.serving.versions import installed
 from aiter_tuning.tuner.poison_list import state_directory
 
 LOOK_S = 0.5
@@ -73,7 +73,7 @@ def gather(request: str | None = None, directory: Path = Path()) -> Facts:
         device_notes=device_notes(devices) if devices else (),
         torch_build=str(build),
         torch_kind=build.kind,
-        packages={"python": sys.version.split()[0], **{name: _version(name) for name in PACKAGES}},
+        packages={"python": sys.version.split()[0], **{name: installed(name) or "" for name in PACKAGES}},
         driver=devices[0].settings.get("driver", "") if devices else "",
         environ={name: os.environ[name] for name in WATCHED if name in os.environ},
         gpus=gpus,
@@ -186,10 +186,3 @@ def _file_system(path: Path) -> str:
         if inside and len(mount) >= len(best[0]):  # of two at one place the later lies on top
             best = (mount, words[2])
     return best[1]
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
