@@ -1,8 +1,8 @@
 """The numbers that decide: how long to measure, when to stop, what deserves to be published.
 
-Every default of the command line and of the API is read from here, so that a figure has one home. Frozen dataclasses
-and pure functions, standard library only: a serving process or a test can import them where torch is not installed.
-A family that needs other values uses :func:`dataclasses.replace`.
+The defaults of the command line are read from here, so that a figure has one home. Frozen dataclasses and pure
+functions, standard library only: a serving process or a test can import them where torch is not installed. A family
+that needs other values names them in its ``arg_defaults``; other code uses :func:`dataclasses.replace`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ RETAIN: Literal["retain"] = "retain"
 
 SAMPLE_SEED = 20240917
 """Seed of every random choice (candidate samples, block orders), so that a rerun chooses alike."""
+CANDIDATE_TIMEOUT_S = 60.0
+"""For one candidate."""
+COMPILE_TIMEOUT_S = 300.0
+"""For a candidate's first call, of families that compile."""
 
 
 def _require(condition: bool, message: str) -> None:
@@ -79,8 +83,9 @@ class FinalistPolicy:
 
     finalists: int = 8
     rounds: int = 3
+    """Timed turns of each, at least."""
     significance_sigma: float = 2.0
-    """Standard errors that make a noise floor."""
+    """Standard errors that make the noise floor of two independent means (:func:`standard_error_bar`)."""
 
     def __post_init__(self) -> None:
         _require(self.finalists >= 1, f"finalists must be 1 or more, not {self.finalists}")
@@ -97,7 +102,9 @@ class RacePolicy:
     block_calls: int = 10
     """Timed calls of each entrant in a block."""
     min_blocks: int = 3
+    """Nobody is eliminated before; on the command line ``--rounds``."""
     max_blocks: int = 30
+    """A race that they do not decide keeps what runs today."""
 
     def __post_init__(self) -> None:
         _require(0 < self.alpha < 1, f"alpha must lie between 0 and 1, not {self.alpha}")

@@ -19,6 +19,7 @@ from aiter_tuning.tables.lock import FileLock
 from aiter_tuning.tables.merging import expand_tables
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuning_policy import (
+    CANDIDATE_TIMEOUT_S,
     DEFAULT_FINALISTS,
     DEFAULT_MEASUREMENT,
     DEFAULT_PROMOTION,
@@ -28,8 +29,6 @@ from aiter_tuning.tuning_policy import (
     RunPolicy,
 )
 
-COMPILE_TIMEOUT_S = 300.0
-"""For a first call of families that compile."""
 STRATEGIES = ("finals", "race")
 
 ARG_DEFAULTS: dict[str, Any] = {
@@ -50,7 +49,7 @@ ARG_DEFAULTS: dict[str, Any] = {
     "warmup": DEFAULT_MEASUREMENT.warmup,
     "iters": DEFAULT_MEASUREMENT.iters,
     "timeout": DEFAULT_MEASUREMENT.timeout,
-    "candidate_timeout": 60.0,
+    "candidate_timeout": CANDIDATE_TIMEOUT_S,
     "compile_timeout": None,
     "timer": "auto",
     "full_iters": False,
@@ -105,7 +104,7 @@ class TuneArguments:
     timeout: float
     candidate_timeout: float
     compile_timeout: float | None
-    """None: for families that compile :data:`COMPILE_TIMEOUT_S`, for others none of its own."""
+    """None: :data:`~aiter_tuning.tuning_policy.COMPILE_TIMEOUT_S` for families that compile, for others none of its own."""
     timer: str
     full_iters: bool
     """Every candidate is timed ``iters`` times; no early stop."""

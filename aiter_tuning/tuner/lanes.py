@@ -7,9 +7,9 @@ from aiter_tuning.devices.identity import Identity
 from aiter_tuning.measure.plan import MeasurePlan
 from aiter_tuning.measure.statistics import StopRule
 from aiter_tuning.pool.watcher import Clocks
-from aiter_tuning.tuner.arguments import COMPILE_TIMEOUT_S, TuneArguments
+from aiter_tuning.tuner.arguments import TuneArguments
 from aiter_tuning.tuner.family import Family
-from aiter_tuning.tuning_policy import SAMPLE_SEED
+from aiter_tuning.tuning_policy import COMPILE_TIMEOUT_S, SAMPLE_SEED
 
 
 def device_name(device: Device) -> str:

@@ -13,7 +13,8 @@ import aiter_tuning
 from aiter_tuning.cli import main
 from aiter_tuning.cli.parser import parse
 from aiter_tuning.status import Status
-from aiter_tuning.tuner.arguments import ARG_DEFAULTS, COMPILE_TIMEOUT_S
+from aiter_tuning.tuner.arguments import ARG_DEFAULTS
+from aiter_tuning.tuning_policy import COMPILE_TIMEOUT_S
 
 
 def run(*words):
