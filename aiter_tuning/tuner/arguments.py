@@ -104,7 +104,7 @@ class TuneArguments:
     timeout: float
     candidate_timeout: float
     compile_timeout: float | None
-    """None: :data:`~aiter_tuning.tuning_policy.COMPILE_TIMEOUT_S` for families that compile, for others none of its own."""
+    """None: ``COMPILE_TIMEOUT_S`` (tuning_policy) for families that compile, for others none of its own."""
     timer: str
     full_iters: bool
     """Every candidate is timed ``iters`` times; no early stop."""
