@@ -58,10 +58,11 @@ def compare(
 ) -> Comparison:
     """Compares a result, one tensor or several, with the reference; the worst output counts.
 
-    Entries of the reference that are no tensors are skipped; outputs beyond the reference's are ignored.
+    Entries of the reference that are no tensors are skipped; outputs beyond the reference's are ignored. A reference
+    without any tensor proves nothing, so nothing is right by it.
 
     Args:
-        reference: a tensor, or a list, tuple or mapping of them.
+        reference: a tensor, or a list, tuple or mapping of them; these may be nested.
         result: what the candidate returned, alike.
         tolerance: what counts as right.
         compare_fn: ``compare_fn(reference, result, msg=…, printLog=False)`` gives the error ratio of one output
@@ -70,26 +71,52 @@ def compare(
     Raises:
         Exception: what ``compare_fn`` raised, except an ``AssertionError``, which is its way to say *wrong*.
     """
+    worst, compared = _compare_all(reference, result, tolerance, compare_fn)
+    if not compared:
+        what = type(reference).__name__
+        expected = "expected a tensor, or a list or dict of tensors"
+        return Comparison(1.0, f"nothing to compare with: the reference is a {what} without a tensor in it; {expected}")
+    return worst
+
+
+def _compare_all(
+    reference: Any,
+    result: Any,
+    tolerance: Tolerance,
+    compare_fn: Callable[..., float] | None,
+    prefix: str = "",
+) -> tuple[Comparison, int]:
+    """The worst output, and how many of the reference's tensors were looked at."""
     expected, found = paired(reference, result)
-    worst = RIGHT
+    worst, compared = RIGHT, 0
     for position, (name, right) in enumerate(expected):
+        path = f"{prefix}{name}"
+        missing = position >= len(found)
+        if isinstance(right, list | tuple | Mapping):  # (out, (h, c)), as an LSTM returns them
+            inner = [] if missing else found[position]
+            comparison, tensors = _compare_all(right, inner, tolerance, compare_fn, f"{path}.")
+            compared += tensors
+            if comparison.err_ratio > worst.err_ratio:
+                worst = comparison
+            continue
         right_tensor = as_tensor(right)
         if right_tensor is None:
             continue
-        label = "" if len(expected) == 1 else f"output {name}: "
-        if position >= len(found):
+        compared += 1
+        label = "" if len(expected) == 1 and not prefix else f"output {path}: "
+        if missing:
             comparison = Comparison(1.0, f"{len(found)} outputs instead of {len(expected)}")
         else:
             candidate = as_tensor(found[position])
             if candidate is None:
                 comparison = Comparison(1.0, f"a {type(found[position]).__name__} instead of a tensor")
             elif compare_fn is not None:
-                comparison = _ask(compare_fn, right_tensor, candidate, name)
+                comparison = _ask(compare_fn, right_tensor, candidate, path)
             else:
                 comparison = compare_tensors(right_tensor, candidate, tolerance)
         if comparison.err_ratio > worst.err_ratio:
             worst = Comparison(comparison.err_ratio, label + comparison.detail)
-    return worst
+    return worst, compared
 
 
 def paired(reference: Any, result: Any) -> tuple[list[tuple[object, Any]], Sequence[Any]]:

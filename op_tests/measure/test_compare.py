@@ -282,3 +282,24 @@ def test_a_large_result_is_compared_without_float_copies_of_it() -> None:
     assert compare(reference, result, DEFAULT).err_ratio == 1.0
     grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert grown_mb < 64, "one float32 copy of the result alone takes 128 MB"
+
+
+@pytest.mark.parametrize("reference", [3.0, 2, "2", True, [], {}, [None, 2.0], [2.0] * 64, {"y": None}])
+def test_a_reference_without_a_tensor_proves_nothing(reference: Any) -> None:
+    comparison = compare(reference, ramp(64), DEFAULT)
+    assert comparison.err_ratio == 1.0
+    assert comparison.detail.startswith("nothing to compare with: the reference is ")
+    assert comparison.detail.endswith("without a tensor in it; expected a tensor, or a list or dict of tensors")
+
+
+def test_entries_beside_the_tensors_of_a_reference_are_skipped() -> None:
+    assert compare([ramp(64), None, 7], [ramp(64), "x"], DEFAULT) == RIGHT
+
+
+def test_outputs_may_be_nested_as_those_of_an_lstm() -> None:
+    reference = (ramp(64), (ramp(8), {"c": ramp(4)}))
+    assert compare(reference, (ramp(64), (ramp(8), {"c": ramp(4)})), DEFAULT) == RIGHT
+    wrong = compare(reference, (ramp(64), (ramp(8), {"c": ramp(4) + 9})), DEFAULT)
+    assert wrong.err_ratio == 1.0 and wrong.detail.startswith("output 1.1.c: 100 % of 4 elements differ")
+    flat = compare(reference, (ramp(64), ramp(8)), DEFAULT)
+    assert flat.err_ratio == 1.0 and flat.detail == "output 1.1.c: 0 outputs instead of 1"
