@@ -60,12 +60,19 @@ _OOM_TEXT = re.compile(
     re.IGNORECASE,
 )
 _UNSUPPORTED_TEXT = re.compile(
-    r"not (?:yet )?support|unsupported|invalid argument|rejected|not implemented", re.IGNORECASE
+    r"not (?:yet )?support|unsupported|invalid argument|rejected|not implemented"
+    r"|invalid configuration argument|too many resources requested|out of resource|too many blocks in cooperative launch"
+    r"|no kernel image is available|invalid device function",
+    re.IGNORECASE,
 )
+# "device-side assert" as a whole word: torch ends every error of a device, however harmless, with the advice to
+# "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions".
 _FAULT_TEXT = re.compile(
     r"illegal memory access|illegal address|hipErrorIllegalAddress|memory access fault|misaligned address"
-    r"|device-side assert|unspecified launch failure|hipErrorLaunchFailure|illegal instruction|hip error 7(?:00|19)\b"
-    r"|HSA_STATUS_ERROR|hardware stack error|invalid address space|invalid program counter|uncorrectable ECC",
+    r"|device-side assert\b|unspecified launch failure|hipErrorLaunchFailure|illegal instruction"
+    r"|hip error 7(?:00|02|10|19)\b|launch timed out|tensor memory not completely freed|HSA_STATUS_ERROR"
+    r"|hardware stack error|invalid address space|not supported on global/shared address space"
+    r"|invalid program counter|uncorrectable (?:ECC|NVLink)|invalid access of peer GPU memory",
     re.IGNORECASE,
 )
 _OOM_TYPES = frozenset({"OutOfMemoryError", "MemoryError"})

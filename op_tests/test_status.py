@@ -86,6 +86,44 @@ def test_an_accelerator_error_is_a_fault_unless_it_only_says_no():
     assert not is_device_fault(RuntimeError("HIP error 7001"))
 
 
+ADVICE = """
+{0} kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
+For debugging consider passing {1}
+Compile with `TORCH_USE_{0}_DSA` to enable device-side assertions.
+"""
+"""What torch writes below every error of a device."""
+
+
+@pytest.mark.parametrize("advice", [("CUDA", "CUDA_LAUNCH_BLOCKING=1"), ("HIP", "AMD_SERIALIZE_KERNEL=3")])
+@pytest.mark.parametrize("raised", [RuntimeError, AcceleratorError])
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("out of memory", Status.oom_runtime),
+        ("invalid argument", Status.unsupported),
+        ("invalid configuration argument", Status.unsupported),
+        ("too many resources requested for launch", Status.unsupported),
+        ("too many blocks in cooperative launch", Status.unsupported),
+        ("no kernel image is available for execution on the device", Status.unsupported),
+        ("invalid device function", Status.unsupported),
+        ("operation not supported", Status.unsupported),
+        ("device-side assert triggered", Status.crash),
+        ("operation not supported on global/shared address space", Status.crash),
+        ("the launch timed out and was terminated", Status.crash),
+        ("tensor memory not completely freed", Status.crash),
+    ],
+)
+def test_torchs_advice_about_assertions_is_no_assertion(advice, raised, text, status):
+    error = raised(f"{advice[0]} error: {text}{ADVICE.format(*advice)}")
+    assert classify(error) is status
+    assert is_device_fault(error) is (status is Status.crash)
+
+
+def test_a_kernel_that_needs_too_much_is_unsupported_whoever_wraps_tritons_word():
+    text = "out of resource: shared memory, Required: 98304, Hardware limit: 65536. Reducing block sizes may help."
+    assert classify(RuntimeError(text)) is Status.unsupported
+
+
 def test_only_not_run_is_not_terminal():
     assert [status for status in Status if not status.is_terminal] == [Status.not_run]
 
