@@ -91,12 +91,12 @@ def as_task(task: object, position: int) -> MpTunerTask:
 def shape_key(task: MpTunerTask) -> Hashable:
     """The grouping key: ``info[0]``, or the whole ``info`` where it is not a sequence."""
     info = task.info
-    key = info[0] if isinstance(info, tuple | list) and info else info
+    key: Hashable = info[0] if isinstance(info, tuple | list) and info else info
     try:
         hash(key)
     except TypeError:
         return repr(key)
-    return key  # type: ignore[no-any-return]
+    return key
 
 
 def _identity(value: Any) -> Hashable:

@@ -39,6 +39,7 @@ TIMING_KEYWORDS = frozenset(("num_iters", "num_warmup", "testGraph", "num_rotate
 VERIFYING_S = 0.1
 """Once this is used up, a candidate is not verified by further calls."""
 UNPROTECTED = "unprotected"
+"""The flag of a result that lies in an input which is not declared as an output."""
 
 
 def measure_candidate(

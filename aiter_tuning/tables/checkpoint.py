@@ -170,7 +170,7 @@ class Checkpoint:
         Args:
             shape: the shape.
             fingerprints: of its candidates today; the row of blocks ends before one with a turn under another.
-            contest: its phase, ``finals`` or ``comparison``.
+            contest: its phase, ``finals``, ``confirmation`` or ``comparison``.
         """
         return self._record.blocks(shape, fingerprints, contest)
 
@@ -202,7 +202,7 @@ class Checkpoint:
             names: its candidates in the order in which the worker counts them.
             fingerprints: of each candidate.
             attempts: of each candidate in earlier runs; none: 0.
-            phase: ``screen``, or of a contest ``finals`` or ``comparison``.
+            phase: ``screen``, or of a contest ``finals``, ``confirmation`` or ``comparison``.
         """
         status = os.fstat(self._file.fd)
         return CheckpointLogbook(

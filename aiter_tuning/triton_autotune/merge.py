@@ -123,19 +123,21 @@ def any_key_configs(recordings: Sequence[Recording], arch: str) -> dict[str, str
     by_kernel: dict[str, list[Mapping[str, Times]]] = {}
     for (kernel, _), times in _times_by_key(recordings, arch).items():
         by_kernel.setdefault(kernel, []).extend(times)
-    chosen = {}
-    for kernel, tunings in by_kernel.items():
-        common = [config for config in tunings[0] if all(math.isfinite(_median(t, config)) for t in tunings)]
-        if common:
-            least = [min(time for c in t if math.isfinite(time := _median(t, c))) for t in tunings]
-            chosen[kernel] = min(
-                common,
-                key=lambda c, tunings=tunings, least=least: (  # type: ignore[misc]
-                    max(_ratio(_median(t, c), b) for t, b in zip(tunings, least, strict=True)),
-                    c,
-                ),
-            )
-    return chosen
+    safest = {kernel: _safest(tunings) for kernel, tunings in by_kernel.items()}
+    return {kernel: config for kernel, config in safest.items() if config is not None}
+
+
+def _safest(tunings: Sequence[Mapping[str, Times]]) -> str | None:
+    """Of the configs that were timed in all tunings, the one whose worst regret is the least; of equals, the first."""
+    common = [config for config in tunings[0] if all(math.isfinite(_median(times, config)) for times in tunings)]
+    if not common:
+        return None
+    best = [min(time for c in times if math.isfinite(time := _median(times, c))) for times in tunings]
+
+    def worst_regret(config: str) -> float:
+        return max(_ratio(_median(times, config), least) for times, least in zip(tunings, best, strict=True))
+
+    return min(common, key=lambda config: (worst_regret(config), config))
 
 
 def provenance(recordings: Sequence[Recording], arch: str, evidence: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,8 +48,9 @@ def choose_finalist(
     right = [index for index, name in enumerate(names) if is_correct(measurements.get(name), err_ratio)]
     if not right or not blocks:  # nobody, or a single one that nothing had to be compared with
         return choose(names, measurements, today, err_ratio=err_ratio, policy=policy)
-    decide = _by_race if isinstance(rule, RaceRule) else _by_finals
-    return decide(names, right, measurements, blocks, today, rule, err_ratio, policy)  # type: ignore[arg-type]
+    if isinstance(rule, RaceRule):
+        return _by_race(names, right, measurements, blocks, today, rule, err_ratio, policy)
+    return _by_finals(names, right, measurements, blocks, today, rule, err_ratio, policy)
 
 
 def _by_finals(
