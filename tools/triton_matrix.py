@@ -24,13 +24,13 @@ TESTS = ("op_tests/triton_autotune", "op_tests/measure/test_steady_keys.py")
 
 
 def main() -> int:
-    python = ready_python()
-    if Path(sys.prefix) != VENV:
-        os.execv(python, [str(python), __file__, *sys.argv[1:]])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="*", metavar="VERSION", default=VERSIONS)
     parser.add_argument("--keep", metavar="DIRECTORY", help="make the environments here and leave them")
     args = parser.parse_args()
+    python = ready_python()
+    if Path(sys.prefix) != VENV:
+        os.execv(python, [str(python), __file__, *sys.argv[1:]])
     with tempfile.TemporaryDirectory() as scratch:
         outcomes = {"installed": _test(sys.executable)}
         for version in args.versions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +95,17 @@ def test_a_changed_project_file_makes_the_environment_stale(tmp_path):
         "print(before == environment._stamp_text(), before == before)"
     )
     assert done.stdout.split() == ["False", "True"]
+
+
+@pytest.mark.parametrize("tool", ["quickstart.py", "run_tests.py", "triton_matrix.py"])
+def test_help_is_answered_without_setting_anything_up(tmp_path, tool):
+    clone = tmp_path / "clone"
+    shutil.copytree(TOOLS, clone / "tools")
+    shutil.copy(TOOLS.parent / "pyproject.toml", clone)
+    before = sorted(clone.iterdir())
+
+    done = subprocess.run([sys.executable, clone / "tools" / tool, "--help"], capture_output=True, text=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert tool in done.stdout
+    assert sorted(clone.iterdir()) == before
