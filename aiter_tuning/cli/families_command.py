@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from aiter_tuning.families import family_names, find_family
 
@@ -27,7 +28,7 @@ def _describe(name: str) -> dict[str, str]:
         family = find_family(name)
     except Exception as error:
         return {"name": name, "devices": "", "key": f"cannot be loaded: {type(error).__name__}: {error}", "about": ""}
-    module_doc = __import__(type(family).__module__, fromlist=["__doc__"]).__doc__
+    module_doc = sys.modules[type(family).__module__].__doc__
     about = vars(type(family))["__doc__"] or module_doc  # not inherited from Family
     key = ", ".join(f.name if f.required else f"{f.name}={f.default}" for f in family.key.fields)
     about_lines = (about or "").strip().splitlines()

@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     """Lists what matches the filters, or takes it off the list.
 
     Raises:
-        UsageError: to clear everything has to be said.
+        UsageError: to clear everything has to be said, and nothing beside it.
         OSError: the list cannot be read or written.
     """
     file = PoisonFile()
@@ -28,6 +28,8 @@ def run(args: argparse.Namespace) -> int:
     }
     if args.action == "clear" and not filters and not args.all:
         raise UsageError("clear what? Name a --family, --candidate, --fingerprint or --model, or clear --all")
+    if args.all and (filters or args.action != "clear"):
+        raise UsageError("--all is for clearing the whole list: clear --all, and nothing else")
     chosen = [record for record in file.read() if _matches(record, filters)]
     for warning in file.warnings:
         print(warning, file=sys.stderr)

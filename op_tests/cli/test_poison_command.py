@@ -59,6 +59,13 @@ def test_clear_takes_off_what_it_is_told_and_nothing_without_a_word(listed):
     assert PoisonFile().read() == []
 
 
+@pytest.mark.parametrize("words", [("--all",), ("clear", "--all", "--family", "gemm")])
+def test_all_is_for_clearing_the_whole_list_and_nothing_else(listed, words):
+    code, said = listed(*words)
+    assert (code, len(PoisonFile().read())) == (2, 2)
+    assert "--all is for clearing the whole list" in said.err
+
+
 def test_an_empty_list_is_no_error(capsys):
     assert main(["poison"]) == 0
     assert capsys.readouterr().out.startswith("0 records: ")
