@@ -61,8 +61,8 @@ _OOM_TEXT = re.compile(
 )
 _UNSUPPORTED_TEXT = re.compile(
     r"not (?:yet )?support|unsupported|invalid argument|rejected|not implemented"
-    r"|invalid configuration argument|too many resources requested|out of resource|too many blocks in cooperative launch"
-    r"|no kernel image is available|invalid device function",
+    r"|invalid configuration argument|too many resources requested|too many blocks in cooperative launch"
+    r"|out of resource|no kernel image is available|invalid device function",
     re.IGNORECASE,
 )
 # "device-side assert" as a whole word: torch ends every error of a device, however harmless, with the advice to

@@ -141,10 +141,11 @@ def last_level_cache_bytes(device: Named, l2_bytes: int = 0) -> int:
         device: whose cache.
         l2_bytes: as torch reports it; that is the last level but for AMD's Infinity Cache, which torch does not know.
     """
+    is_amd = device.gfx.startswith("gfx")
     peaks = peaks_of(device)
     if peaks is None:
-        return l2_bytes
-    return max(l2_bytes, peaks.llc_bytes) if device.gfx.startswith("gfx") or not l2_bytes else l2_bytes
+        return 0 if is_amd else l2_bytes  # a Radeon's L2 of 4 MiB may have 128 MiB behind it
+    return max(l2_bytes, peaks.llc_bytes) if is_amd or not l2_bytes else l2_bytes
 
 
 def _entry_of(device: Named) -> str | None:

@@ -74,6 +74,11 @@ def test_the_last_cache_is_torchs_l2_but_for_infinity_cache():
     assert last_level_cache_bytes(Identity("gfx90a", 110, "AMD Instinct MI250X"), 8 << 20) == 8 << 20
 
 
+@pytest.mark.parametrize(("gfx", "model"), [("gfx1030", "AMD Radeon RX 6900 XT"), ("gfx1151", "AMD Radeon 8060S")])
+def test_the_l2_of_an_amd_gpu_that_is_not_in_the_table_is_not_taken_for_its_last_cache(gfx, model):
+    assert last_level_cache_bytes(Identity(gfx, 80, model), 4 << 20) == 0
+
+
 @given(st.sampled_from(sorted(_BY_MODEL)), st.sampled_from(["NVIDIA", "AMD Instinct", ""]), st.integers(1, 400))
 def test_every_entry_is_found_by_its_own_name_and_is_plausible(name, vendor, units):
     peaks = peaks_of(Identity("sm0", units, f"{vendor} {name}"))
