@@ -42,7 +42,7 @@ class Device:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Whatever else its kind needs. Of a GPU: ``index`` among the visible ones, ``mask`` of its worker, ``pci``,
     ``memory_bytes``, ``l2_bytes``, ``llc_bytes`` (last cache before memory; "0": unknown), ``driver``; ``parent_uuid``
-    of a MIG instance, ``shared`` (number of lanes) where several lanes are on one GPU."""
+    of a MIG instance or compute partition, ``shared`` (number of lanes) where several lanes are on one GPU."""
 
 
 class DeviceKind(Protocol):

@@ -90,11 +90,31 @@ def _by_nvml(mask: Mask) -> list[tuple[GpuFacts, str]] | None:
 
 def _by_torch(kind: str, mask: Mask) -> list[tuple[GpuFacts, str]]:
     seen = ask_torch(kind, mask)
-    if mask.words is None:
-        return [(facts, compose(None, position)) for position, facts in enumerate(seen)]
-    by_word = dict(zip(distinct(mask.words), seen, strict=False))  # the runtime drops what is behind an unknown word
-    known = takewhile(by_word.__contains__, mask.words)
+    words = tuple(compose(None, position) for position in range(len(seen))) if mask.words is None else mask.words
+    by_word = dict(zip(distinct(words), seen, strict=False))  # the runtime drops what is behind an unknown word
+    if kind == "hip":
+        by_word = _partitions_told_apart(by_word)
+    known = takewhile(by_word.__contains__, words)
     return [(_named(by_word[word], word), word) for word in known]
+
+
+def _partitions_told_apart(by_word: dict[str, GpuFacts]) -> dict[str, GpuFacts]:
+    """Compute partitions of a card get ids of their own.
+
+    Until amdgpu gave each partition an id (2025), all of a card had the card's; they have one PCI address anyway. HIP
+    knows them by number, and so does who made the mask.
+    """
+    cards = Counter(map(_id_of, by_word.values()))
+    return {
+        word: facts._replace(uuid=f"{_id_of(facts)}/{word}", parent_uuid=facts.uuid)
+        if cards[_id_of(facts)] > 1
+        else facts
+        for word, facts in by_word.items()
+    }
+
+
+def _id_of(facts: GpuFacts) -> str:
+    return facts.uuid or f"PCI {facts.pci or 'unknown'}"
 
 
 def _named(facts: GpuFacts, word: str) -> GpuFacts:
@@ -135,7 +155,7 @@ def lanes_on(kind: str, gpus: Sequence[VisibleGpu]) -> tuple[Device, ...]:
     driver = driver_of_kernel(kind) or _nvml_driver(kind)
     cores = reserved_cores([gpu.facts.pci for gpu in gpus])
     host_memory = int(available_memory_bytes() * MEMORY_SHARE) // max(1, len(gpus))
-    sharing = Counter(gpu.facts.uuid for gpu in gpus)
+    sharing = Counter(_id_of(gpu.facts) for gpu in gpus)
     names: Counter[str] = Counter()
     lanes = []
     for gpu, mine in zip(gpus, cores, strict=True):
@@ -152,13 +172,13 @@ def lanes_on(kind: str, gpus: Sequence[VisibleGpu]) -> tuple[Device, ...]:
         }
         if facts.parent_uuid:
             settings["parent_uuid"] = facts.parent_uuid
-        if facts.uuid and sharing[facts.uuid] > 1:
-            settings["shared"] = str(sharing[facts.uuid])
+        if (facts.uuid or facts.pci) and sharing[_id_of(facts)] > 1:
+            settings["shared"] = str(sharing[_id_of(facts)])
         lanes.append(
             Device(
                 kind=_KINDS[kind],
                 name=name if names[name] == 1 else f"{name}#{names[name]}",
-                uuid=facts.uuid or f"PCI {facts.pci or 'unknown'}",
+                uuid=_id_of(facts),
                 gfx=facts.identity.gfx,
                 cu_num=facts.identity.cu_num,
                 gpu_model=facts.identity.gpu_model,

@@ -36,7 +36,7 @@ class GpuFacts(NamedTuple):
     """What is to be known of a GPU before work is planned for it."""
 
     uuid: str
-    """``GPU-…``, as masks and vendors' tools spell it; ``MIG-…`` for a part of one."""
+    """``GPU-…``, as masks and vendors' tools spell it; ``MIG-…`` for a part of one; empty: it has none."""
     identity: Identity
     pci: str = ""
     """``0000:1b:00.0``; empty: unknown."""
@@ -44,7 +44,7 @@ class GpuFacts(NamedTuple):
     l2_bytes: int = 0
     """0: unknown."""
     parent_uuid: str = ""
-    """The whole GPU's where this is a MIG instance."""
+    """The whole GPU's where this is a MIG instance, or a compute partition that has none of its own."""
 
 
 def facts_of(properties: Any, *, hip: bool, environ: Mapping[str, str]) -> GpuFacts:
@@ -85,8 +85,11 @@ def uuid_of(properties: Any, *, hip: bool) -> str:
     if uuid is None:
         return ""
     if hip:
-        # The 16 bytes are the 16 hexadecimal digits of the chip's number, spelled out.
-        digits = bytes(uuid.bytes).decode("latin-1").lower()
+        # The 16 bytes are the 16 hexadecimal digits of the chip's number, spelled out; "XX" where it has none, as on
+        # many Radeons (ROCm/numba-hip#7): all of a host would have one id.
+        digits = bytes(uuid.bytes).decode("latin-1").rstrip("\0").lower()
+        if not digits.strip("0x"):
+            return ""
         if re.fullmatch(r"[0-9a-f]{16}", digits):
             return f"GPU-{digits}"
     return normal_uuid(str(uuid))

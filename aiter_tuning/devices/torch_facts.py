@@ -120,8 +120,9 @@ def describe_devices(torch: Any) -> dict[str, Any]:
     """The child's answer: every device that this torch sees, or why it sees none."""
     hip = torch.version.hip is not None
     try:
-        if not torch.cuda.device_count():
-            torch.cuda.init()  # says what is wrong, where something is
+        # Says what is wrong, where something is. Before, torch counts by the mask itself, and looks a UUID of HIP's up
+        # among serial numbers of boards (pytorch/pytorch#172962); afterwards it goes by what the runtime shows.
+        torch.cuda.init()
         devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     except (AssertionError, RuntimeError) as error:  # a torch without CUDA asserts
         return {"devices": [], "error": " ".join(str(error).split())}

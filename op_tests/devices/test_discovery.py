@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from aiter_tuning import NoDeviceError
@@ -5,6 +7,7 @@ from aiter_tuning.devices import gpu_lanes
 from aiter_tuning.devices.cpu import cpu_lanes
 from aiter_tuning.devices.device import load_kind
 from aiter_tuning.devices.discovery import MixedModelsError, device_notes, discover, kind_of, require_one_model
+from aiter_tuning.devices.gpu import reported_uuid
 from aiter_tuning.devices.identity import facts_of
 from aiter_tuning.devices.torch_facts import TorchBuild
 from op_tests.devices.fake_nvml import FakeGpu, FakeNvml
@@ -124,6 +127,31 @@ def test_a_mig_instance_is_called_by_its_mask_whatever_torch_calls_it(host):
     (lane,) = discover()
     assert (lane.uuid, lane.settings["mask"]) == ("MIG-gpu-4/1/0", "MIG-GPU-4/1/0")
     assert lane.settings["parent_uuid"] == cuda_uuid(4)
+
+
+@pytest.mark.parametrize("uuid", [b"00000000000000ab", b"XX"])
+@pytest.mark.parametrize(("mask", "words"), [(None, ["0", "1", "2"]), ("5,2,7", ["5", "2", "7"])])
+def test_partitions_of_an_amd_card_are_devices_of_their_own_though_the_driver_gives_them_one_id(
+    host, mask, words, uuid
+):
+    id_ = SimpleNamespace(bytes=list(uuid.ljust(16, b"\0")))
+    partitions = [hip_properties(0, uuid=id_, multi_processor_count=38) for _ in range(2)]
+    other = hip_properties(1)
+    host("hip", torch=[*partitions, other], **({} if mask is None else {"HIP_VISIBLE_DEVICES": mask}))
+    lanes = discover("hip")
+    card = "PCI 0000:1b:00.0" if uuid == b"XX" else "GPU-00000000000000ab"
+    assert [lane.uuid for lane in lanes] == [f"{card}/{words[0]}", f"{card}/{words[1]}", "GPU-000000000000abc1"]
+    assert masks_of(lanes) == words
+    assert not any("shared" in lane.settings for lane in lanes)
+    told = "" if uuid == b"XX" else card
+    assert [reported_uuid(told, lane.settings["pci"], lane) for lane in lanes[:2]] == [lane.uuid for lane in lanes[:2]]
+
+
+def test_a_gpu_without_a_uuid_that_is_named_twice_is_shared_all_the_same(host):
+    properties = hip_properties(uuid=SimpleNamespace(bytes=list(b"XX".ljust(16, b"\0"))))
+    host("hip", torch=[properties])
+    assert [lane.settings.get("shared") for lane in discover([0, 0])] == ["2", "2"]
+    assert [lane.settings.get("shared") for lane in discover([0])] == [None]
 
 
 @pytest.mark.parametrize("value", ["", "-1", "NoDevFiles"])

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from aiter_tuning.devices import identity
@@ -52,6 +54,12 @@ def test_uuids_have_the_spelling_of_masks():
     nameless = cuda_properties()
     del nameless.uuid
     assert uuid_of(nameless, hip=False) == ""
+
+
+@pytest.mark.parametrize("told", [b"XX", b"0" * 16, b""])
+def test_an_amd_gpu_without_a_number_has_no_uuid_rather_than_that_of_every_other_one(told):
+    properties = hip_properties(uuid=SimpleNamespace(bytes=list(told.ljust(16, b"\0"))))
+    assert uuid_of(properties, hip=True) == ""
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,13 @@ def test_why_torch_sees_nothing_is_told():
     assert parse_answer(json.dumps(describe_devices(fake_torch()))) == ()
 
 
+def test_what_counts_is_what_the_runtime_shows_and_not_what_torch_makes_of_the_mask_before():
+    torch, started = fake_torch(hip_properties(0), hip_properties(1), hip="7.0"), []
+    torch.cuda.init = lambda: started.append(1)
+    torch.cuda.device_count = lambda: 2 if started else 1
+    assert len(parse_answer(json.dumps(describe_devices(torch)))) == 2
+
+
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """Puts a module called torch before the real one, for children too."""
