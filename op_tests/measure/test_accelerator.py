@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -142,6 +143,37 @@ def test_a_capture_that_breaks_off_is_not_clean_and_its_pool_is_not_used_again(c
     setattr(cuda, where, False)
     gpu.capture(lambda: None)
     assert cuda.pools[-1] is None
+
+
+@pytest.mark.parametrize("where", ["body", "begin_fails", "end_fails"])
+def test_the_graph_of_a_capture_that_failed_ends_there_and_not_with_some_later_collection(
+    cuda: FakeTorchCuda, where: str
+) -> None:
+    """On HIP it waits for the device when it ends: in the middle of another capture, that ends the process."""
+    gpu = Gpu()
+    if where != "body":
+        setattr(cuda, where, True)
+    gc.disable()
+    try:
+        with pytest.raises(CaptureError):
+            gpu.capture(raising(ValueError("no capturing, please")))
+        assert cuda.alive == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no capturing, please")])
+def test_nothing_is_collected_during_a_capture(cuda: FakeTorchCuda, error: Exception | None) -> None:
+    collecting: list[bool] = []
+
+    def body() -> None:
+        collecting.append(gc.isenabled())
+        if error is not None:
+            raise error
+
+    with contextlib.suppress(CaptureError):
+        Gpu().capture(body)
+    assert collecting == [False] and gc.isenabled()
 
 
 def test_a_device_that_failed_is_no_failed_capture(cuda: FakeTorchCuda) -> None:

@@ -10,9 +10,10 @@ stream, and memory that one candidate's graph has freed is only reused by the ne
 
 from __future__ import annotations
 
+import gc
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -87,6 +88,17 @@ def free_bytes() -> int:
     return int(free + statistics["reserved_bytes"]["all"]["current"] - statistics["allocated_bytes"]["all"]["current"])
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class _CapturedGraph:
     def __init__(self, graph: torch.cuda.CUDAGraph, is_empty: bool) -> None:
         self._graph = graph
@@ -143,7 +155,7 @@ class Gpu:
         failure: BaseException | None = None
         clean = True
         torch.cuda.synchronize()
-        with torch.cuda.stream(self.stream), warnings.catch_warnings(record=True) as heard:
+        with torch.cuda.stream(self.stream), _uncollected(), warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             begun = False
             try:
@@ -162,13 +174,15 @@ class Gpu:
         if failure is None:
             self._latest = graph
             return _CapturedGraph(graph, any(_EMPTY_GRAPH in str(warning.message) for warning in heard))
+        del graph  # whoever keeps the exception keeps this frame
         if not clean:
             self._latest = None
         torch.cuda.synchronize()  # raises if it is the device that failed, and not the capture alone
         if not isinstance(failure, Exception):
             raise failure
-        # Not "from failure": its frames would keep what was allocated during the capture.
-        raise CaptureError(describe(failure), clean=clean) from None
+        said = describe(failure)
+        del failure  # its frames would keep what was allocated during the capture
+        raise CaptureError(said, clean=clean) from None
 
     def release(self) -> None:
         """Lets the memory of graphs and of the flush go, with the next ``empty_cache``."""
