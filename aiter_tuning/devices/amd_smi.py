@@ -46,7 +46,10 @@ class AmdSmiSensor:
 
     def read(self, uuid: str, pci: str) -> Reading:
         amdsmi, handle = self._amdsmi, self._handles[pci]
-        metrics = amdsmi.amdsmi_get_gpu_metrics_info(handle)
+        try:
+            metrics = amdsmi.amdsmi_get_gpu_metrics_info(handle)
+        except amdsmi.AmdSmiException:  # a guest, or an APU: clocks and processes may be there all the same
+            metrics = {}
         return Reading(
             sm_mhz=self._clock(handle, amdsmi.AmdSmiClkType.GFX),
             memory_mhz=self._clock(handle, amdsmi.AmdSmiClkType.MEM),

@@ -283,6 +283,18 @@ def test_an_amd_gpu_is_found_by_its_pci_address_and_read():
         sensor.read("GPU-1", "0000:ff:00.0")
 
 
+def test_an_amd_gpu_without_metrics_is_watched_all_the_same():
+    amdsmi = FakeAmdSmi()
+    amdsmi.processes = [{"pid": 5, "mem": 1, "memory_usage": {"vram_mem": 1 << 20}}]
+
+    def not_supported(handle):
+        raise amdsmi.AmdSmiException("not supported")
+
+    amdsmi.amdsmi_get_gpu_metrics_info = not_supported
+    reading = AmdSmiSensor(amdsmi).read("GPU-1", "0000:22:00.0")
+    assert reading == Reading(2100, 1300, None, (), (GpuProcess(5, 1 << 20),))
+
+
 def test_an_amd_gpu_is_throttled_when_a_counter_has_grown():
     amdsmi = FakeAmdSmi()
     sensor = AmdSmiSensor(amdsmi)
