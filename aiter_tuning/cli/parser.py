@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from aiter_tuning import __version__
 from aiter_tuning.cli.machine_flags import add_doctor_command, add_families_command, add_poison_command
+from aiter_tuning.cli.report_flags import add_report_command
 from aiter_tuning.cli.serving_flags import add_serving_commands
 from aiter_tuning.cli.subcommand import Commands, Parser
 from aiter_tuning.cli.table_flags import add_table_commands
@@ -69,6 +70,7 @@ def _build() -> tuple[Parser, Commands]:
     add_tune_command(commands)
     add_serving_commands(commands)
     add_table_commands(commands)
+    add_report_command(commands)
     add_poison_command(commands)
     commands.add_parser("autotune", help="tables and recordings of Triton's own autotuner", add_help=False)
     return parser, commands

@@ -46,6 +46,8 @@ def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False,
         print(f"0 of {counted(summary.shapes_to_tune, 'shape')} concluded", file=stream)
         if summary.record_file:
             print(f"every candidate: {summary.record_file}", file=stream)
+        if summary.has_rows and summary.record_file:
+            print(f"pictures of it all: {shlex.join(('aiter-tune', 'report', summary.tune_file))}", file=stream)
     elif not summary.shapes:
         already = already_text(summary.already_tuned, summary.already_stale)
         have_row = f", {already}" if summary.already_tuned else ""
@@ -69,6 +71,8 @@ def print_summary(summary: RunSummary, stream: TextIO, *, verbose: bool = False,
         print(f"{format_s(summary.elapsed_s)} in all; {rows}", file=stream)
         if summary.record_file:
             print(f"every candidate: {summary.record_file}", file=stream)
+        if summary.has_rows and summary.record_file:
+            print(f"pictures of it all: {shlex.join(('aiter-tune', 'report', summary.tune_file))}", file=stream)
         if how := _how_to_look_up(summary):
             print(f"how serving finds a row: {how}", file=stream)
     if summary.message:

@@ -210,7 +210,7 @@ def test_a_row_whose_kernel_is_gone_is_none_and_not_stale(tune, tiny, table, ove
     assert (would.stale, would.already_stale) == (0, 0) and not any("stale" in note for note in would.notes)
 
 
-def test_evidence_that_cannot_be_read_makes_no_row_stale_and_is_told_once(tune, table):
+def test_evidence_that_cannot_be_read_makes_no_row_stale_and_is_told_once(tune, overview, table):
     tune(8, 16)
     evidence_path(table).write_text("{}\n{}\n{}\n")
 
@@ -221,7 +221,7 @@ def test_evidence_that_cannot_be_read_makes_no_row_stale_and_is_told_once(tune, 
     assert "tuned.evidence.jsonl:1: no record of evidence" in told and told.endswith("skipped (and 2 more)")
     evidence_path(table).unlink()
     evidence_path(table).mkdir()
-    (told,) = [text for text in tune(8, 16)[2].texts if "evidence" in text]
+    (told,) = [text for text in overview(8, 16).notes if "evidence" in text]
     assert told.endswith("tuned.evidence.jsonl: cannot be read: Is a directory")
 
 

@@ -1,0 +1,1 @@
+"""A page of pictures about a tuned table: one HTML file that needs nothing else."""
