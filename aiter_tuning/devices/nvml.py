@@ -10,6 +10,7 @@ Needs ``nvidia-ml-py`` (the extra ``nvidia``); everything here takes the module 
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -77,6 +78,8 @@ def driver_version(nvml: Any) -> str:
 
 
 def _visible_gpus(nvml: Any, mask: Mask, environ: Mapping[str, str]) -> list[tuple[GpuFacts, str]]:
+    if _under_mps(environ):
+        raise CannotTellError("MPS may give a process fewer SMs than its GPU has")
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     models = {nvml.nvmlDeviceGetName(handle) for handle in handles}
     words = mask.words if mask.words is not None else tuple(map(str, range(len(handles))))
@@ -90,6 +93,15 @@ def _visible_gpus(nvml: Any, mask: Mask, environ: Mapping[str, str]) -> list[tup
             break  # CUDA ignores everything behind a word that names nothing
         found.append((_facts(nvml, handle), word))
     return found
+
+
+def _under_mps(environ: Mapping[str, str]) -> bool:
+    """Whether CUDA goes through NVIDIA's Multi-Process Service, whose limits may be set on either side of its pipe.
+
+    torch then tells 4 multiprocessors of a T4 with 40 (NVIDIA/k8s-device-plugin#679).
+    """
+    pipes = environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
+    return "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" in environ or os.path.exists(os.path.join(pipes, "control"))
 
 
 def _handle_of(nvml: Any, word: str, handles: list[Any], uuids: list[str]) -> Any | None:

@@ -73,6 +73,15 @@ def test_where_cuda_may_count_in_another_order_torch_is_asked():
     assert seen(nvml, mask("GPU-00000001-aaaa")) == [("GPU-00000001", "GPU-00000001-aaaa")]
 
 
+def test_under_mps_torch_is_asked_how_many_sms_there_are(tmp_path):
+    nvml, pipes = FakeNvml(FakeGpu(0)), {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
+    assert seen(nvml, NO_MASK, **pipes) == [("GPU-00000000", "0")]
+    (tmp_path / "control").touch()
+    for environ in (pipes, {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}):
+        with pytest.raises(CannotTellError, match="MPS"):
+            visible_gpus(nvml, NO_MASK, environ)
+
+
 def mig_host():
     whole = FakeGpu(0, model="NVIDIA A100-SXM4-40GB", capability=(8, 0), cores=6912)
     whole.mig = 1
