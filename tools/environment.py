@@ -103,6 +103,12 @@ def _pip_for_gpu(python: Path) -> None:
     asked = "import torch; print(torch.version.cuda or ''); print(torch.version.hip or '')"
     done = subprocess.run([str(python), "-c", asked], capture_output=True, text=True)
     cuda, hip = [*done.stdout.splitlines(), "", ""][:2]
+    if cuda and not shutil.which("nvidia-smi"):
+        say(
+            f"torch was built for CUDA, so the AMD GPU here stays unused: install one for ROCm with {python} -m pip, or "
+            "set PIP_EXTRA_INDEX_URL to an index that has it and delete .venv, see pytorch.org"
+        )
+        return
     if cuda:
         wanted = ("nvidia-ml-py", f"cupti-python=={'.'.join(cuda.split('.')[:2])}.*")
     elif hip:

@@ -74,6 +74,26 @@ def test_a_failing_pip_is_explained(complaint, remedy):
     assert remedy in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("tool", "built_for", "expected"),
+    [
+        ("rocm-smi", "13.0", "the AMD GPU here stays unused"),
+        ("amd-smi", "13.0", "the AMD GPU here stays unused"),
+        ("rocm-smi", "\\n6.4.43482", "installed amdsmi"),
+        ("nvidia-smi", "13.0", "installed cupti-python==13.0.*"),
+    ],
+)
+def test_a_torch_for_the_other_vendors_gpus_is_told(tmp_path, tool, built_for, expected):
+    (tmp_path / tool).write_text("#!/bin/sh\n")
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n[ \"$1\" = -c ] && printf '{built_for}\\n'\nexit 0\n")
+    for program in (tmp_path / tool, python):
+        program.chmod(0o755)
+    done = in_tools(f"environment._pip_for_gpu(Path({str(python)!r}))", PATH=str(tmp_path))
+    assert expected in done.stdout, done.stderr
+    assert ("cupti" in done.stdout) == (tool == "nvidia-smi")
+
+
 def test_the_environment_is_found_ready_without_calling_pip(tmp_path):
     venv = tmp_path / "venv"
     (venv / "bin").mkdir(parents=True)
