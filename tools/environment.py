@@ -105,8 +105,8 @@ def _pip_for_gpu(python: Path) -> None:
     cuda, hip = [*done.stdout.splitlines(), "", ""][:2]
     if cuda and not shutil.which("nvidia-smi"):
         say(
-            f"torch was built for CUDA, so the AMD GPU here stays unused: install one for ROCm with {python} -m pip, or "
-            "set PIP_EXTRA_INDEX_URL to an index that has it and delete .venv, see pytorch.org"
+            f"torch was built for CUDA, so the AMD GPU here stays unused: install one for ROCm with {python} -m pip, "
+            "or set PIP_EXTRA_INDEX_URL to an index that has it and delete .venv, see pytorch.org"
         )
         return
     if cuda:
