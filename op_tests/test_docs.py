@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from aiter_tuning.cli.parser import _build
 from aiter_tuning.keys import DEVICE_COLUMNS
+from aiter_tuning.report.summary import summary_json
 from aiter_tuning.status import Status
 from aiter_tuning.tables.checkpoint_row import RECORD_COLUMNS
 from aiter_tuning.tables.checkpoint_row import RESULT_COLUMNS as CHECKPOINT_RESULT
@@ -20,9 +22,13 @@ from aiter_tuning.tables.tuned_row import RESULT
 from aiter_tuning.triton_autotune.command_line import _parser
 from aiter_tuning.triton_autotune.policy import AutotunePolicy
 from aiter_tuning.tuner.outcome import Verdict
+from op_tests.report.test_summary import SUMMARY
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / name for name in ("README.md", "CHANGELOG.md"))])
+
+
+RUN = json.loads(summary_json(SUMMARY))
 
 
 def listed(page: str, title: str) -> set[str]:
@@ -46,6 +52,8 @@ def fields_of(cls: type) -> set[str]:
         ("evidence.md", "| field | holds |", {"schema", *fields_of(Evidence)}),
         ("choosing.md", "| verdict | what happened | row |", set(Verdict)),
         ("architecture.md", "| status | meaning | us |", set(Status)),
+        ("json.md", "| field of the run | holds |", set(RUN)),
+        ("json.md", "| field of a shape | holds |", set(RUN["shapes"][0])),
         ("triton_autotune.md", "| field | default | meaning |", fields_of(AutotunePolicy)),
     ],
 )

@@ -7,6 +7,8 @@ import argparse
 from aiter_tuning.cli.flag_values import count, flag, fraction, percent, seconds, statuses
 from aiter_tuning.cli.subcommand import AS_JSON, DEVICE, FAMILY, LANES, Commands, add_command
 from aiter_tuning.tuning_policy import (
+    CANDIDATE_TIMEOUT_S,
+    COMPILE_TIMEOUT_S,
     DEFAULT_FINALISTS,
     DEFAULT_MEASUREMENT,
     DEFAULT_PROMOTION,
@@ -138,12 +140,18 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         type=seconds,
         help=f"seconds for all candidates of a shape (default: {policy.timeout:g})",
     )
-    group.add_argument("--candidate_timeout", metavar="S", type=seconds, help="seconds for one candidate (default: 60)")
+    group.add_argument(
+        "--candidate_timeout",
+        metavar="S",
+        type=seconds,
+        help=f"seconds for one candidate (default: {CANDIDATE_TIMEOUT_S:g})",
+    )
     group.add_argument(
         "--compile_timeout",
         metavar="S",
         type=seconds,
-        help="seconds for a candidate's first call (default: 300 for families that compile; else --candidate_timeout)",
+        help=f"seconds for a candidate's first call (default: {COMPILE_TIMEOUT_S:g} for families that compile; else "
+        "--candidate_timeout)",
     )
     group.add_argument(
         "--budget",
@@ -159,8 +167,8 @@ def _add_deciding(group: argparse._ArgumentGroup) -> None:
         "--finalists",
         metavar="N",
         type=count(0),
-        help="how many of the fastest are timed again, besides what runs today and the default; 0: nobody, decide by "
-        f"single timings (default: {DEFAULT_FINALISTS.finalists})",
+        help="how many of the fastest are timed again, besides what runs today and the default; 0 or 1: nobody, decide "
+        f"by single timings (default: {DEFAULT_FINALISTS.finalists})",
     )
     group.add_argument(
         "--rounds",

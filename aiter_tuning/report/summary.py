@@ -305,7 +305,7 @@ def overview_json(overview: RunOverview) -> str:
             "candidates": overview.candidates,
             "shapes": [
                 {
-                    "shape": shape.label,
+                    "shape": dict(shape.shape),
                     "candidates": list(shape.candidates),
                     "incumbent": shape.incumbent,
                     "row": shape.row.name,

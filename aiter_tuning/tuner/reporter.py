@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from aiter_tuning.keys import Shape
 from aiter_tuning.measurement import Measurement
 from aiter_tuning.pool.watcher import LaneView
 from aiter_tuning.tuner.family import Candidate
@@ -27,13 +28,15 @@ class PlannedShape:
     row: RowState = RowState.none
     stale: str = ""
     """Why the row's latency may not hold any more; empty if it has a fresh one or none."""
+    shape: Shape = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: ShapePlan, left: Sequence[Candidate], resumed: int = 0) -> PlannedShape:
         """A plan of which these candidates are left."""
         row = plan.row_state
         stale = plan.published.stale if plan.published is not None and row is RowState.stale else ""
-        return cls(plan.label, tuple(candidate.name for candidate in left), resumed, plan.incumbent, row, stale)
+        names = tuple(candidate.name for candidate in left)
+        return cls(plan.label, names, resumed, plan.incumbent, row, stale, plan.shape)
 
 
 @dataclass(frozen=True)

@@ -97,10 +97,11 @@ def test_inputs_and_reference_are_shared_by_the_candidates_of_a_shape(one_lane, 
 
 
 def test_a_key_that_gen_data_did_not_return_is_that_candidates_own_crash(one_lane):
+    assert measure([task(("s", 0), right)], one_lane, "abandon")[0].status == "ok"
     before = one_lane.lanes[0].worker
     tasks = [task(("s", 0), right), task(("s", 1), right, keys=("x", "z")), task(("s", 2), right)]
     results = measure(tasks, one_lane, "abandon")
     assert [result.status for result in results] == ["ok", "crash", "ok"]
     assert results[1].us == -1
     assert "'z'" in results[1].detail
-    assert one_lane.lanes[0].worker is before or before is None
+    assert before is not None and one_lane.lanes[0].worker is before

@@ -20,7 +20,8 @@ def test_numbers_are_never_cut_and_texts_are_folded(width):
     text = printed([("a_kernel_with_a_long_name", "123456.789")], numbers=("us",), width=width)
 
     assert "123456.789" in text
-    assert "".join(line[:-10].strip() for line in text.splitlines()[1:]).startswith("a_kernel") or width == 10
+    if width > 10:  # there the number has all of it
+        assert "".join(line[:-10].strip() for line in text.splitlines()[1:]).startswith("a_kernel")
     assert "…" not in text
 
 

@@ -165,6 +165,7 @@ def test_a_dry_run_lists_stale_rows_first_marks_and_counts_them(tune, overview, 
     ]
     told = json.loads(overview_json(would))
     assert told["stale"] == 1 and [shape["row"] for shape in told["shapes"]] == ["none", "stale", "fresh", "fresh"]
+    assert told["shapes"][1]["shape"] == {"N": 32, "dtype": "fp32"}
     assert told["shapes"][1]["stale"].startswith("measured under triton 3.4.0, now ")
     assert sorted(table.parent.iterdir()) == before
 
