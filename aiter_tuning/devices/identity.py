@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from aiter_tuning.devices.amd_names import NAMELESS, name_by_pci
 from aiter_tuning.quantities import counted
 
 _RDNA = re.compile(r"gfx1[01]\d\d|gfx120\d")
@@ -76,7 +77,9 @@ def identity_of(properties: Any, *, hip: bool, environ: Mapping[str, str]) -> Id
     # written with one count and read with the other serves nobody).
     if _RDNA.fullmatch(gfx) and environ.get("GPU_ENABLE_WGP_MODE", "1") != "0":
         units *= 2
-    return Identity(gfx, units, model or f"AMD {gfx}")
+    if model in NAMELESS:
+        model = name_by_pci(_pci_of(properties)) or model or f"AMD {gfx}"
+    return Identity(gfx, units, model)
 
 
 def uuid_of(properties: Any, *, hip: bool) -> str:

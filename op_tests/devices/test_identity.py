@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from aiter_tuning.devices import identity
+from aiter_tuning.devices import amd_names, identity
 from aiter_tuning.devices.identity import (
     GpuFacts,
     Identity,
@@ -46,6 +46,26 @@ def test_an_amd_gpu_is_called_by_its_arch_without_features_and_counted_in_cus(ar
 def test_a_model_is_one_line_without_stray_spaces_and_never_empty():
     assert identity_of(cuda_properties(name=" NVIDIA  H200 "), hip=False, environ={}).gpu_model == "NVIDIA H200"
     assert identity_of(hip_properties(name=""), hip=True, environ={}).gpu_model == "AMD gfx942"
+
+
+@pytest.mark.parametrize(
+    ("told", "device", "model"),
+    [
+        ("AMD Radeon Graphics", "0x74a1", "AMD Instinct MI300X"),
+        ("AMD Radeon Graphics", "0x74a5", "AMD Instinct MI325X"),  # both are gfx942 with 304 CUs
+        ("", "0x75a3", "AMD Instinct MI355X"),
+        ("AMD Radeon Graphics", "0x164e", "AMD Radeon Graphics"),
+        ("AMD Radeon Graphics", None, "AMD Radeon Graphics"),
+        ("", None, "AMD gfx942"),
+        ("AMD Instinct MI300X VF", "0x74a1", "AMD Instinct MI300X VF"),
+    ],
+)
+def test_an_instinct_has_its_name_also_where_the_list_of_names_is_missing(monkeypatch, tmp_path, told, device, model):
+    monkeypatch.setattr(amd_names, "PCI_DEVICES", tmp_path)
+    if device is not None:
+        (tmp_path / "0000:1b:00.0").mkdir()
+        (tmp_path / "0000:1b:00.0" / "device").write_text(f"{device}\n")
+    assert identity_of(hip_properties(name=told), hip=True, environ={}).gpu_model == model
 
 
 def test_uuids_have_the_spelling_of_masks():

@@ -31,6 +31,8 @@ from aiter_tuning.devices.peaks import (
         ("NVIDIA GeForce RTX 5090", "sm120", 170, 209.5, 1792),
         ("NVIDIA RTX 6000 Ada Generation", "sm89", 142, 364.2, 960),
         ("AMD Instinct MI250X/MI250", "gfx90a", 110, 191.5, 1638),
+        ("AMD Instinct MI250X / MI250", "gfx90a", 104, 191.5 * 104 / 110, 1638),
+        ("AMD Instinct MI300X VF", "gfx942", 304, 1307.4, 5325),
         ("AMD Instinct MI210", "gfx90a", 104, 181, 1638),
         ("AMD Instinct MI300X", "gfx942", 304, 1307.4, 5325),
         ("AMD Instinct MI325X", "gfx942", 304, 1307.4, 6000),
