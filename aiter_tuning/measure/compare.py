@@ -274,7 +274,7 @@ def _count(
     exactly_equal: torch.Tensor | None,
 ) -> None:
     """Adds one chunk of upcast values to the tally."""
-    delta = (found - right).abs_()
+    delta = _sizes(found - right)
     limit = right.abs()
     tally.peak = max(tally.peak, float(limit.max()))
     # An infinite reference would allow anything; clamped, only equality lets it pass.
@@ -308,6 +308,11 @@ def _count(
         if int(in_rows[row]) > tally.wrong_in_worst_row:
             tally.wrong_in_worst_row = int(in_rows[row])
             tally.worst_row = start // tally.row_length + row
+
+
+def _sizes(values: torch.Tensor) -> torch.Tensor:
+    """Absolute values, in place where the type stays the same: those of complex numbers are real."""
+    return values.abs() if values.is_complex() else values.abs_()
 
 
 def _is_integer(tensor: torch.Tensor) -> bool:

@@ -303,3 +303,15 @@ def test_outputs_may_be_nested_as_those_of_an_lstm() -> None:
     assert wrong.err_ratio == 1.0 and wrong.detail.startswith("output 1.1.c: 100 % of 4 elements differ")
     flat = compare(reference, (ramp(64), ramp(8)), DEFAULT)
     assert flat.err_ratio == 1.0 and flat.detail == "output 1.1.c: 0 outputs instead of 1"
+
+
+def test_complex_results_are_compared_by_the_size_of_their_difference() -> None:
+    reference = torch.polar(torch.ones(64), torch.linspace(0, 3, 64))
+    assert compare(reference, reference * (1 + 1e-4j), DEFAULT) == RIGHT
+    wrong = compare(reference, reference * 2j, DEFAULT)
+    assert wrong.err_ratio == 1.0 and wrong.detail.startswith("100 % of 64 elements differ; worst |Δ| 2.23607 at ")
+    assert compare(reference, reference.conj(), DEFAULT).err_ratio == 63 / 64
+    assert compare(reference, reference.real, DEFAULT).err_ratio == 1.0
+    one_nan = changed(reference, 3, to=math.nan)
+    assert compare(reference, one_nan, DEFAULT).err_ratio == 1.0
+    assert compare(one_nan, one_nan.clone(), Tolerance(equal_nan=True)) == RIGHT
