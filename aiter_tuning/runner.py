@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aiter_tuning.devices.discovery import DeviceRequest, device_notes
@@ -147,6 +147,12 @@ def _check_in_datas(in_datas: object) -> None:
         pair = isinstance(entry, tuple | list) and len(entry) == 2
         if not pair or isinstance(entry[0], bool) or not isinstance(entry[0], int):
             raise ValueError(f"in_datas[{position}] is {entry!r}; expected (number of candidates, data or None)")
+        data = entry[1]
+        if not isinstance(data, Mapping) and (hasattr(data, "shape") or data):  # an array is neither true nor false
+            raise ValueError(
+                f"the data of in_datas[{position}] is a {type(data).__name__}; expected a mapping of names to values, "
+                "or None to have gen_data make them"
+            )
 
 
 def _require_references(tasks: Sequence[MpTunerTask]) -> None:

@@ -257,6 +257,15 @@ def test_in_datas_of_another_form_are_value_errors(in_datas):
         mp_tuner([task(("s", 0), right)], in_datas)
 
 
+@pytest.mark.parametrize("shape", ["tuple", "list", "tensor", "text"])
+def test_data_of_a_shape_that_names_nothing_is_a_value_error(shape):
+    import torch
+
+    data = {"tuple": (torch.ones(4),), "list": [torch.ones(4)], "tensor": torch.ones(4), "text": "a"}[shape]
+    with pytest.raises(ValueError, match=r"the data of in_datas\[0\] is a \w+; expected a mapping of names to values"):
+        mp_tuner([task(("s", 0), right)], [(1, data)])
+
+
 def test_a_large_reference_travels(one_lane):
     import torch
 
