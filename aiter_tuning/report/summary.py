@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from aiter_tuning.families import family_names
-from aiter_tuning.quantities import counted, format_s, us_digits
+from aiter_tuning.quantities import counted, format_s, mean_gain_pct, us_digits
 from aiter_tuning.report.progress import already_text, count_text
 from aiter_tuning.report.table import print_hidden, print_table
 from aiter_tuning.tuner.outcome import FailureCause, LaneTime, RunSummary, ShapeOutcome, Verdict
@@ -166,9 +166,7 @@ def _totals(summary: RunSummary) -> str:
         shapes = f"{len(verdicts)} of {counted(summary.shapes_to_tune, 'shape')} concluded"
     text = f"{shapes}: {', '.join(parts)}"
     if gains:
-        # The mean of ratios, not of percentages: a gain of 50 % and a loss of 50 % do not cancel.
-        ratio = math.exp(sum(math.log(max(1e-9, 1 - gain / 100)) for gain in gains) / len(gains))
-        text += f"; {(1 - ratio) * 100:.1f} % less time than the default on average, {max(gains):.1f} % at best"
+        text += f"; {mean_gain_pct(gains):.1f} % less time than the default on average, {max(gains):.1f} % at best"
     counts = ", ".join(f"{count} {status}" for status, count in summary.counts.items())
     already = f"; {already_text(summary.already_tuned, summary.already_stale)}" if summary.already_tuned else ""
     return f"{text}{already}{_saved_text(summary.shapes)}\ncandidates: {counts}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from plotly.subplots import make_subplots
 
 from aiter_tuning.measure.statistics import median
-from aiter_tuning.quantities import us_digits
+from aiter_tuning.quantities import mean_gain_pct, us_digits
 from aiter_tuning.report.page.canvas import (
     BLUE,
     DARK,
@@ -46,6 +46,9 @@ _BY_VERDICT = {
 _BY_ROLE = {"winner": BLUE, "incumbent": ORANGE, "default": GREY}
 
 
+_EDGE_PCT = -30.0
+"""Who is further behind than this is drawn here: how far does not matter, and the others could not be told apart."""
+
 _LEGEND_BELOW = {"orientation": "h", "yanchor": "top", "y": -0.14, "xanchor": "left", "x": 0}
 
 
@@ -70,7 +73,7 @@ def gains(files: RunFiles) -> Picture | None:
             hovertemplate="%{y}<br>%{customdata}<extra></extra>",
         )
     figure.update_yaxes(categoryorder="array", categoryarray=[plain(one.label) for one, _ in shown])
-    mean = sum(gain for _, gain in found) / len(found)
+    mean = mean_gain_pct(gain for _, gain in found)
     caption = f"Over all {len(found)} shapes {mean:.1f} % less time than the default, on average."
     if even:
         caption += f" {even} whose row names the default are not drawn."
@@ -97,7 +100,7 @@ def margins(files: RunFiles) -> Picture | None:
     for verdict in dict.fromkeys(one.record.verdict for one in reversed(shown)):
         some = [one for one in shown if one.record.verdict == verdict]
         figure.add_scatter(
-            x=[one.record.margin_pct for one in some],
+            x=[max(_EDGE_PCT, one.record.margin_pct or 0.0) for one in some],
             y=[plain(one.label) for one in some],
             error_x={"array": [one.record.noise_pct or 0.0 for one in some], "thickness": 1, "width": 3},
             mode="markers",
@@ -106,21 +109,23 @@ def margins(files: RunFiles) -> Picture | None:
             customdata=[_hover(one.record) for one in some],
             hovertemplate="%{y}<br>%{customdata}<extra></extra>",
         )
+    behind = sum((one.record.margin_pct or 0.0) < _EDGE_PCT for one in shown)
     again = [(one, lead) for one in shown if (lead := _lead_again_pct(one.record)) is not None]
     if again:
         figure.add_scatter(
-            x=[lead for _, lead in again],
+            x=[max(_EDGE_PCT, lead) for _, lead in again],
+            customdata=[lead for _, lead in again],
             y=[plain(one.label) for one, _ in again],
             mode="markers",
             name="in the second process",
             marker={"size": 9, "symbol": "circle-open", "color": ORANGE, "line": {"width": 2}},
-            hovertemplate="%{y}<br>%{x:.1f} % in the second process<extra></extra>",
+            hovertemplate="%{y}<br>%{customdata:.1f} % in the second process<extra></extra>",
         )
     figure.update_yaxes(categoryorder="array", categoryarray=labels)
     caption = (
         "The best challenger's lead, with the noise floor of the comparison; a row changes where it reaches the bar "
         "in both processes. Below 0 nobody was faster."
-    )
+    ) + (f" At the edge: {behind} further behind than {-_EDGE_PCT:g} %." if behind else "")
     return Picture("How sure that is", caption + left_out(len(found) - len(shown)), figure)
 
 

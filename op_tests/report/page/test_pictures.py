@@ -26,7 +26,7 @@ def test_gains_are_bars_of_those_that_gained_and_the_caption_counts_all(files):
     picture = gains(files)
     (bar,) = picture.figure.data
     assert (list(bar.y), bar.name) == (["N=8"], "promoted") and bar.x[0] == pytest.approx(10.0)
-    assert "all 2 shapes 5.0 % less time" in picture.caption and "1 whose row names the default" in picture.caption
+    assert "all 2 shapes 5.1 % less time" in picture.caption and "1 whose row names the default" in picture.caption
 
 
 def test_margins_stand_beside_their_bar_and_what_the_second_process_saw(files):
@@ -34,6 +34,15 @@ def test_margins_stand_beside_their_bar_and_what_the_second_process_saw(files):
     assert list(found["bar"].x) == [3.0]
     assert list(found["promoted"].y) == ["N=8"] and found["promoted"].x[0] == pytest.approx(10.0, abs=0.1)
     assert found["in the second process"].x[0] == pytest.approx(10.0, abs=0.1)
+
+
+def test_who_is_far_behind_stands_at_the_edge(files):
+    far = [
+        one._replace(record=dataclasses.replace(one.record, margin_pct=-31_000.0)) if one.label == "N=8" else one
+        for one in files.decisions
+    ]
+    picture = margins(dataclasses.replace(files, decisions=tuple(far)))
+    assert list(traces(picture)["promoted"].x) == [-30.0] and "At the edge: 1 further behind" in picture.caption
 
 
 def test_the_turns_of_one_shape_are_seen_and_those_of_another_can_be_chosen(files):
