@@ -293,7 +293,11 @@ def parse_table(data: Any, arch: str | None, path: str) -> TunedTable:
 def _tables(arch: str, table_path: Iterable[str | os.PathLike[str]]) -> Iterator[TunedTable]:
     for directory in (*(os.path.expanduser(os.fspath(path)) for path in table_path), str(PACKAGED)):
         if not os.path.isdir(directory):
-            if directory != str(PACKAGED):
+            if os.path.exists(directory):
+                logger.warning(
+                    "table path %s is a file; expected a directory, in which %s.json is looked for", directory, arch
+                )
+            elif directory != str(PACKAGED):
                 logger.warning("table path %s does not exist", directory)
             continue
         path = os.path.join(directory, f"{arch}.json")
@@ -301,6 +305,11 @@ def _tables(arch: str, table_path: Iterable[str | os.PathLike[str]]) -> Iterator
             with open(path, encoding="utf-8") as file:
                 table = parse_table(json.load(file), arch, path)
         except FileNotFoundError:
+            others = _other_tables(directory)
+            if others and directory != str(PACKAGED):
+                logger.warning(
+                    "table path %s has no %s.json, the table of this architecture; it has %s", directory, arch, others
+                )
             continue
         except (OSError, ValueError) as error:
             logger.warning("tuned table %s is not used: %s", path, error)
@@ -314,6 +323,12 @@ def _tables(arch: str, table_path: Iterable[str | os.PathLike[str]]) -> Iterator
                 here,
             )
         yield table
+
+
+def _other_tables(directory: str) -> str:
+    """Names of what else might be a table there."""
+    names = sorted(path.name for path in Path(directory).glob("*.json") if path.name != "deny.json")
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
 
 
 def _candidate(entry: Mapping[str, Any], candidates: Iterable[Any]) -> Any:

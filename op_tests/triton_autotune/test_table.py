@@ -2,6 +2,7 @@
 
 import json
 import logging
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -109,6 +110,23 @@ def test_the_first_usable_file_is_taken_whole_and_the_others_are_named(tmp_path,
     for text in ("nowhere does not exist", "broken/sm90.json", "holds a table for sm103, not sm90", "shapeless"):
         assert text in caplog.text
     assert not load("sm90", [])
+
+
+def test_a_table_in_the_place_of_its_directory_is_told_apart_from_nothing(table_dir, kernels, caplog):
+    load("sm90", [table_dir({"k": {"*": kernels.entry(64)}}) + "/sm90.json"])
+    assert "sm90.json is a file; expected a directory, in which sm90.json is looked for" in caplog.text
+    assert "does not exist" not in caplog.text
+
+
+def test_a_directory_with_tables_of_other_names_says_which_it_looked_for(table_dir, kernels, caplog):
+    folder = table_dir({"k": {"*": kernels.entry(64)}})
+    (Path(folder) / "deny.json").write_text("[]")
+    load("sm103", [folder])
+    assert f"{folder} has no sm103.json, the table of this architecture; it has sm90.json" in caplog.text
+    caplog.clear()
+    (Path(folder) / "sm90.json").unlink()
+    load("sm103", [folder])
+    assert not caplog.text
 
 
 def test_the_search_path_is_the_callers_and_no_variables(monkeypatch, table_dir, kernels):
