@@ -220,6 +220,7 @@ def validate(args: argparse.Namespace) -> Report:
 def coverage(args: argparse.Namespace) -> Report:
     """Which launches that were seen, or kernels that exist, a table has entries for."""
     rows: list[dict[str, str]] = []
+    table_arch = "" if os.path.isdir(args.table) else read_table(args.table)[0].arch
     for arch, kernel, key in sorted(_seen(args.seen)):
         kernels = _kernels_of(args.table, arch)
         names = [kernel, kernel.partition("#")[0], kernel.partition("#")[0].rpartition(".")[2]]
@@ -227,7 +228,7 @@ def coverage(args: argparse.Namespace) -> Report:
         how = "exact" if any(key in e for e in held) else "any" if any(ANY_KEY in e for e in held) else "miss"
         rows.append({"arch": arch, "kernel": kernel, "key": key, "covered": how})
     if args.modules:
-        arch = args.arch or (read_table(args.table)[0].arch if os.path.isfile(args.table) else "")
+        arch = args.arch or table_arch
         if not arch:
             raise InputError("--import with a directory of tables needs --arch")
         kernels = _kernels_of(args.table, arch)

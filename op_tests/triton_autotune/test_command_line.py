@@ -286,3 +286,12 @@ def test_both_fronts_answer_without_torch(front, old):
     code += "except SystemExit as e: print(e.code, [m for m in ('torch', 'triton', 'pandas') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["sm100: 1 kernels, 2 entries", "  k: 2 entries", "0 []"]
+
+
+@pytest.mark.parametrize("more", [[], ["--import", "json"], ["--seen", "choices.json"]])
+def test_coverage_of_a_table_that_is_not_there_is_an_error(run, tmp_path, monkeypatch, more):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "choices.json").write_text("{}")
+    code, out, err = run("coverage", "nofile.json", *more)
+    assert code == 1 and not out
+    assert "nofile.json: No such file or directory" in err
