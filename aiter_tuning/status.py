@@ -72,9 +72,10 @@ _FAULT_TEXT = re.compile(
     r"|device-side assert\b|unspecified launch failure|hipErrorLaunchFailure|illegal instruction"
     r"|hip error 7(?:00|02|10|19)\b|launch timed out|tensor memory not completely freed|HSA_STATUS_ERROR"
     r"|hardware stack error|invalid address space|not supported on global/shared address space"
-    r"|invalid program counter|uncorrectable (?:ECC|NVLink)|invalid access of peer GPU memory",
+    r"|invalid program counter|uncorrectable (?:ECC|NVLink)|invalid access of peer GPU memory|HW Exception by GPU",
     re.IGNORECASE,
 )
+_RESET_TEXT = re.compile(r"HW Exception by GPU node-\d+ .*reason\s*:\s*GPU Hang")
 _OOM_TYPES = frozenset({"OutOfMemoryError", "MemoryError"})
 _UNSUPPORTED_TYPES = frozenset({"OutOfResources", "CompileTimeAssertionFailure", "PTXASError"})
 
@@ -84,6 +85,11 @@ def type_names(error: BaseException) -> frozenset[str]:
     return frozenset(cls.__name__ for cls in type(error).__mro__)
 
 
+def says_device_fault(text: str) -> bool:
+    """Whether words of a driver, wherever they stand, mean that a device context is worthless."""
+    return _FAULT_TEXT.search(text) is not None
+
+
 def is_device_fault(error: BaseException) -> bool:
     """Whether the device context is worthless after this exception, so that the process has to be replaced.
 
@@ -91,9 +97,17 @@ def is_device_fault(error: BaseException) -> bool:
     torch's ``AcceleratorError`` is a fault unless it only says that memory ran out or that a launch was refused.
     """
     text = str(error)[:_MOST_TEXT]
-    if _FAULT_TEXT.search(text):
+    if says_device_fault(text):
         return True
     return "AcceleratorError" in type_names(error) and not (_OOM_TEXT.search(text) or _UNSUPPORTED_TEXT.search(text))
+
+
+def says_gpu_was_reset(output: str) -> bool:
+    """Whether the last words of a process are ROCm's that its GPU was reset because something hung.
+
+    That need not have been the process's own work: amdgpu resets all GPUs of an XGMI hive together.
+    """
+    return _RESET_TEXT.search(output) is not None
 
 
 def classify(error: BaseException, *, launched: bool = True) -> Status:

@@ -12,7 +12,8 @@ it outlived its clock          timeout                                      time
 inputs or reference fail       the same verdict for all who share them      its verdict, the rest is not_run
 the group's clock ran out      it and the rest are not_run                  timeout, the rest is not_run
 out of memory while running    once more in a clean worker, then final      the same; no fault
-a stranger's SIGKILL           once more in a clean worker, then crash      the same
+a stranger's SIGKILL, a GPU    once more in a clean worker, then crash      the same
+that was reset
 =============================  ===========================================  ========================================
 """
 
@@ -26,7 +27,7 @@ from typing import Literal
 
 from aiter_tuning.contest import Block, untimed
 from aiter_tuning.measurement import Measurement
-from aiter_tuning.status import Status, one_line
+from aiter_tuning.status import Status, one_line, says_device_fault
 from aiter_tuning.task import Group
 
 OnFault = Literal["abandon", "continue"]
@@ -124,7 +125,7 @@ class Ledger:
             phase: ``handed`` (not yet started), ``opening``, ``inputs``, ``reference`` or ``candidate``.
             exit_text: how it ended, e.g. ``exited with code 7``.
             output: the last that it printed.
-            stranger: SIGKILL that nobody here sent.
+            stranger: somebody else's doing: SIGKILL that nobody here sent, a reset of several GPUs.
         """
         index = self.next
         if index is None:
@@ -220,6 +221,10 @@ def with_output(detail: str, output: str) -> str:
     if not lines:
         return detail
     fatal = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
-    # faulthandler prints the innermost frame first; elsewhere the last lines say most.
-    chosen = lines[fatal : fatal + 4] if fatal is not None else lines[-3:]
+    if fatal is None:
+        chosen = lines[-3:]
+    else:
+        # faulthandler prints the innermost frame first. Before it, ROCm says why it aborts the process.
+        reason = [line for line in lines[:fatal] if says_device_fault(line)][-1:]
+        chosen = [*reason, *lines[fatal : fatal + 4]]
     return f"{detail}; last output: {one_line(' | '.join(chosen), 300)}"

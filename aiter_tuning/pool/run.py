@@ -20,7 +20,7 @@ from aiter_tuning.pool.ledger import OnFault, with_output
 from aiter_tuning.pool.messages import BindFailed, Bound, LogFailed, Measured, Ready
 from aiter_tuning.pool.process import WorkerProcess, describe_exit
 from aiter_tuning.pool.watcher import Clocks, RunEnd, RunOutcome, Watcher
-from aiter_tuning.status import one_line
+from aiter_tuning.status import one_line, says_gpu_was_reset
 from aiter_tuning.task import Group, LogbookError
 
 if TYPE_CHECKING:
@@ -258,6 +258,7 @@ class Run:
             self._watcher.note(f"{lane.name}: the idle worker {exit_text}; a standby takes its place")
         elif state == "busy" and ledger is not None:
             stranger = returncode == -signal.SIGKILL and not worker.killed_here
+            stranger |= returncode == -signal.SIGABRT and says_gpu_was_reset(output)
             self._handout.publish(lane, ledger.died(phase, exit_text, output, stranger=stranger))
         self._replace(lane)
 

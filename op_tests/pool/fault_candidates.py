@@ -419,6 +419,22 @@ def fails_first(x, y, file):
     return write_result(x, y)
 
 
+def is_reset_first(x, y, file):
+    """Ends as ROCm ends every process on a GPU that the driver has reset."""
+    path = Path(file)
+    with path.open("a") as log:
+        log.write("x")
+    if len(path.read_text()) == 1:
+        os.write(2, b"HW Exception by GPU node-9 (Agent handle: 0x631351bb5a20) reason :GPU Hang\n")
+        os.abort()
+    return write_result(x, y)
+
+
+def is_always_reset(x, y):
+    os.write(2, b"HW Exception by GPU node-1 (Agent handle: 0x12e78350) reason :GPU Hang\n")
+    os.abort()
+
+
 def runs_out_of_memory_first(x, y, file):
     path = Path(file)
     if not path.exists():

@@ -19,6 +19,8 @@ from op_tests.pool.fault_candidates import (
     counts_and_runs_out_of_memory,
     exits,
     fails_first,
+    is_always_reset,
+    is_reset_first,
     loops_for_ever,
     right,
     right_and_counted,
@@ -57,6 +59,19 @@ def test_a_worker_killed_by_a_stranger_while_busy_costs_nothing(two_lanes, tmp_p
     assert [result.status for result in results] == ["ok"] * 6
     calls_of_one = 1 + 2 + 1  # checked, timed, verified
     assert log.read_text() == "x" * (3 * calls_of_one)
+
+
+@pytest.mark.parametrize("mode", ["continue", "abandon"])
+def test_a_reset_of_the_gpu_is_forgiven_once_since_another_lanes_hang_may_be_behind_it(one_lane, tmp_path, mode):
+    """amdgpu resets all GPUs of an XGMI hive together, and ROCm aborts every process that has one of them."""
+    tasks = [
+        task(("reset", 0), right),
+        task(("reset", 1), is_reset_first, str(tmp_path / "tries")),
+        task(("reset", 2), is_always_reset),
+    ]
+    results = mp_tuner(tasks, [(3, None)], shape_grouped=True, return_status=True, on_fault=mode, pool=one_lane)
+    assert [result.status for result in results] == ["ok", "ok", "crash"]
+    assert "SIGABRT" in results[2].detail and "GPU Hang" in results[2].detail
 
 
 def test_the_attempt_that_was_killed_is_counted(one_lane, tmp_path):

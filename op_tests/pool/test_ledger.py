@@ -261,6 +261,14 @@ def test_the_last_output_of_a_crash_names_the_line():
 # --- contests
 
 
+def test_why_rocm_aborts_a_process_is_told_before_where():
+    said = "Memory access fault by GPU node-1 (Agent handle: 0x55cd) on address 0x2e7000. Reason: Unknown."
+    output = f"noise\n{said}\nGPU core dump failed\nFatal Python error: Aborted\n\nThread 0x1:\n  File 'a', line 1"
+    assert with_output("worker died", output).startswith(
+        f"worker died; last output: {said} | Fatal Python error: Aborted"
+    )
+
+
 def contest_ledger(size=3, **more):
     plain = group(size)
     return Ledger(
