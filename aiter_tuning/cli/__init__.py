@@ -18,6 +18,7 @@ EXIT_WRITE_FAILED = 5
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the process's exit code (see ``aiter-tune tune --help``)."""
+    _have_standard_streams()
     _show_what_can_be_shown()
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["autotune"]:  # stands alone, with a grammar of its own
@@ -36,6 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output (head, less) has gone; a second error at interpreter exit would hide that.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
+
+
+def _have_standard_streams() -> None:
+    """Opens those that whoever started us closed; a file of ours would get such a descriptor, and what is printed."""
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
 
 
 def _show_what_can_be_shown() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -251,6 +252,16 @@ def test_a_reader_that_goes_away_is_no_error(place):
     os.close(write)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_run_without_standard_streams_is_a_run(place, closed):
+    words = [sys.executable, "-m", "aiter_tuning", "tune", "gemm_cpu", "-i", "good.csv", "-o", "o.csv"]
+    few = ["--candidate_sample", "1", "--finalists", "0", "--probe", "False"]
+    done = subprocess.run(f"exec {shlex.join([*words, *few])} {closed}", shell=True, cwd=place, capture_output=True)
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr
+    assert (place / "o.csv").read_text().count("\n") == 2
 
 
 def test_ctrl_c_is_one_line_and_exit_code_3(place):
