@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiter_tuning.devices.device import Device
 from aiter_tuning.keys import Shape
+from aiter_tuning.measure.place import described_with_place
 from aiter_tuning.status import describe
 from aiter_tuning.tuner.choice import Today
 from aiter_tuning.tuner.family import Candidate, Family, Work
@@ -152,12 +153,20 @@ def plan_shape(
         FamilyError: they answer what cannot be measured or written down.
     """
     label = family.key.label(shape)
+    asked = "default()"
     try:
         default = family.default(shape, device)
-        listed = tuple(family.candidates(shape, device))
+        asked = "candidates"
+        answer: object = family.candidates(shape, device)
+        listed = tuple(answer) if isinstance(answer, Iterable) else None
+        asked = "work()"
         work = family.work(shape)
     except (Exception, SystemExit) as error:
-        raise ShapeRefusedError(f"family {family.name}: no candidates for {label}: {describe(error)}", shape) from error
+        why = described_with_place(error)
+        raise ShapeRefusedError(f"family {family.name}: no {asked} for {label}: {why}", shape) from error
+    if listed is None:
+        gives = f"candidates() gives {_shown(answer)}; expected Candidates in a list"
+        raise FamilyError(f"family {family.name}: for {label} {gives}")
     mistake = _mistake(default, listed, work)
     if mistake is not None:
         raise FamilyError(f"family {family.name}: for {label} {mistake}")
@@ -262,6 +271,13 @@ def _mistake(default: object, listed: tuple[object, ...], work: object) -> str |
     mistake = _candidates_mistake("default()", default) if default not in listed else None
     if mistake is not None:
         return mistake
+    if isinstance(default, Candidate) and default.name in names and default not in listed:
+        same = next(one for one in listed if isinstance(one, Candidate) and one.name == default.name)
+        if _to_json(dict(same.config)) != _to_json(dict(default.config)):
+            return (
+                f"default() and candidates() both name {default.name}, with different configs; names have to differ, "
+                "or configs be the same"
+            )
     if not isinstance(work, Work):
         return f"work() gives {_shown(work)}; expected Work(flops, bytes)"
     for field in ("flops", "bytes", "workspace_bytes"):

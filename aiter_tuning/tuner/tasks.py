@@ -15,6 +15,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -26,6 +27,9 @@ from aiter_tuning.tuner.plan import ShapePlan
 
 FLOPS_PER_BYTE = 10.0
 """What a byte costs beside a floating-point operation when groups are ordered by expected work."""
+
+_KEPT_BY_JSON = frozenset((str, int, float, bool, type(None)))
+"""What is the same after it was written to a row and read; a tuple becomes a list, a number that is a name a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,12 @@ class MakeInputs:
         if not isinstance(inputs, Mapping):
             gives = "nothing" if inputs is None else f"a {type(inputs).__name__}"
             raise TypeError(f"inputs() of {family.name} gives {gives}; expected a dict of named tensors")
+        for name in family.outputs:
+            if name not in inputs:  # it would not be filled with NaN, and what is never written go unnoticed
+                has = ", ".join(map(str, inputs))
+                raise LookupError(
+                    f"outputs of {family.name} names {name!r}, which inputs() does not give; it gives {has}"
+                )
         return inputs
 
 
@@ -93,8 +103,11 @@ class FamilyTasks:
         return self.group_of(plan.shape, plan.label, plan.work, ways, logbook)
 
     def way(self, candidate: Candidate, work: Work) -> RunCandidate:
-        """What a worker calls to run a candidate."""
-        return self._run(self.reference, dict(candidate.config), work)
+        """What a worker calls to run a candidate: with the config that its row would give back."""
+        config = dict(candidate.config)
+        if not all(type(name) is str and type(value) in _KEPT_BY_JSON for name, value in config.items()):
+            config = json.loads(json.dumps(config))
+        return self._run(self.reference, config, work)
 
     def group_of(
         self,

@@ -53,6 +53,14 @@ def test_inputs_that_are_no_dict_are_told_by_the_familys_own_words(op_file, monk
     assert str(raised.value) == f"inputs() of add gives {gives}; expected a dict of named tensors"
 
 
+def test_an_output_that_is_no_input_is_told_with_what_there_is(op_file, monkeypatch):
+    reference = f"{op_file}:Add"
+    monkeypatch.setattr(type(load_family(reference)), "outputs", ("n", "y"))
+    with pytest.raises(LookupError) as raised:
+        MakeInputs(reference)({"N": 8}, 0, device="cpu")
+    assert str(raised.value) == "outputs of add names 'y', which inputs() does not give; it gives n"
+
+
 def test_a_family_in_a_users_file_is_found_by_path_and_runs(op_file):
     family = find_family(f"{op_file}:Add")
 

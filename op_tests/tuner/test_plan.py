@@ -112,7 +112,8 @@ def test_a_default_that_is_no_candidate_is_measured_too(tiny, shape):
         (lambda: [Candidate("a"), Candidate("b"), Candidate("a")], "for N=8 dtype=fp32 two candidates are named a"),
         (lambda: [Candidate("a", {"tile": {1, 2}})], "config of a is not JSON"),
         (lambda: [][1], "no candidates for N=8 dtype=fp32: IndexError"),
-        (lambda: None, "no candidates for N=8 dtype=fp32: TypeError"),
+        (lambda: None, "for N=8 dtype=fp32 candidates() gives None; expected Candidates in a list"),
+        (lambda: 5, "for N=8 dtype=fp32 candidates() gives 5; expected Candidates in a list"),
         (lambda: sys.exit(0), "no candidates for N=8 dtype=fp32: SystemExit"),
         (lambda: [Candidate("a"), "b"], "candidates() gives 'b'; expected a Candidate"),
         (lambda: [Candidate("")], "names a candidate ''; expected one line of text"),
@@ -160,6 +161,60 @@ def test_a_method_that_answers_what_cannot_be_used_is_told_by_name(tiny, shape, 
 
     assert told in str(raised.value)
     assert "family tiny: for N=8 dtype=fp32 " in str(raised.value)
+
+
+@pytest.mark.parametrize("method", ["default", "candidates", "work"])
+def test_a_method_that_fails_is_told_by_name_and_place(tiny, shape, monkeypatch, method):
+    def fails(*args):
+        return {}["columns"]
+
+    monkeypatch.setattr(type(tiny()), method, fails)
+    with pytest.raises(FamilyError) as raised:
+        plan_shape(tiny(), shape, DEVICE)
+    line = fails.__code__.co_firstlineno + 1
+    what = "candidates" if method == "candidates" else f"{method}()"
+    assert str(raised.value) == (
+        f"family tiny: no {what} for N=8 dtype=fp32: KeyError: 'columns', at test_plan.py:{line}"
+    )
+
+
+def test_a_default_with_the_name_of_a_candidate_and_another_config_is_a_mistake(tiny, shape):
+    class Torn(type(tiny())):
+        def default(self, shape, device):
+            return Candidate("a", {"tile": 9})
+
+        def candidates(self, shape, device):
+            return [Candidate("a", {"tile": 1}), Candidate("b", {"tile": 2})]
+
+    with pytest.raises(FamilyError) as raised:
+        plan_shape(Torn(), shape, DEVICE)
+    assert str(raised.value) == (
+        "family tiny: for N=8 dtype=fp32 default() and candidates() both name a, with different configs; names have to "
+        "differ, or configs be the same"
+    )
+
+
+def test_a_default_that_spells_the_same_config_otherwise_is_that_candidate(tiny, shape):
+    class Alike(type(tiny())):
+        def default(self, shape, device):
+            return Candidate("a", {"tile": (1, 2), "warps": 4})
+
+        def candidates(self, shape, device):
+            return [Candidate("a", {"warps": 4, "tile": [1, 2]})]
+
+    assert plan_shape(Alike(), shape, DEVICE).names == ("a",)
+
+
+def test_a_candidate_runs_with_the_config_that_its_row_will_launch(tiny, shape):
+    tasks = FamilyTasks(tiny(), "ref", seed=0, kwargs={})
+    work = Work(1, 1)
+    assert tasks.way(Candidate("a", {"tile": (1, (2, 3)), "by": {"x": (4,)}}), work).config == {
+        "tile": [1, [2, 3]],
+        "by": {"x": [4]},
+    }
+    assert tasks.way(Candidate("a", {"by": {1: 2}}), work).config == {"by": {"1": 2}}
+    assert tasks.way(Candidate("a", {1: 2.5}), work).config == {"1": 2.5}
+    assert tasks.way(Candidate("a", {"b": True, "n": None, "s": "x"}), work).config == {"b": True, "n": None, "s": "x"}
 
 
 @pytest.mark.parametrize("answer", [None, 5, [8]])
