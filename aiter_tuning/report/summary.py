@@ -178,7 +178,7 @@ def _print_causes(causes: tuple[FailureCause, ...], stream: TextIO, most: int) -
         detail = cause.detail or "no detail"
         print(f"  {cause.count} × {cause.status}: {detail} ({cause.candidate}, {cause.shape})", file=stream)
     if len(causes) > most:
-        print(f"  … and {len(causes) - most} other causes (-v shows all)", file=stream)
+        print(f"  … and {counted(len(causes) - most, 'other cause')} (-v shows all)", file=stream)
 
 
 def _print_unserved(shapes: tuple[ShapeOutcome, ...], stream: TextIO, most: int) -> None:

@@ -190,8 +190,8 @@ def in_order(
     return tuple(replace(one, calls=count) for one, count in found if one is not None)
 
 
-# Figures and addresses differ between failures that are the same to a person.
-_VARIABLE = re.compile(r"0x[0-9a-fA-F]+|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+# Figures and addresses differ between failures that are the same to a person; exit codes and lines tell them apart.
+_VARIABLE = re.compile(r"(?P<kept>exited with code \d+|at \S+\.py:\d+)|0x[0-9a-fA-F]+|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 def gather_causes(failures: Iterable[tuple[str, str, Measurement]]) -> tuple[FailureCause, ...]:
@@ -206,7 +206,7 @@ def merge_causes(known: Iterable[FailureCause], more: Iterable[FailureCause]) ->
     """Counts of equal causes added up, the most frequent first; the example is the one that was known first."""
     merged: dict[tuple[Status, str], FailureCause] = {}
     for cause in (*known, *more):
-        same = (cause.status, _VARIABLE.sub("#", cause.detail))
+        same = (cause.status, _VARIABLE.sub(lambda found: found["kept"] or "#", cause.detail))
         first = merged.get(same)
         merged[same] = cause if first is None else replace(first, count=first.count + cause.count)
     return tuple(sorted(merged.values(), key=lambda cause: -cause.count))

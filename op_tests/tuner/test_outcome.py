@@ -41,6 +41,20 @@ def test_failures_that_differ_only_in_figures_are_one_cause_with_its_first_examp
     assert (causes[0].detail, causes[0].shape, causes[0].candidate) == ("KeyError: 'x' at 0x7f01", "N=1", "a")
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("worker exited with code 3", "worker exited with code 30"),
+        ("worker was killed by signal 6 (SIGABRT)", "worker was killed by signal 11 (SIGSEGV)"),
+        ("AssertionError, at my_op.py:12", "AssertionError, at my_op.py:112"),
+    ],
+)
+def test_exit_codes_and_places_tell_causes_apart(one, other):
+    failures = [("N=1", name, Measurement.failed(Status.crash, detail)) for name, detail in (("a", one), ("b", other))]
+    assert [(cause.count, cause.detail) for cause in gather_causes(failures)] == [(1, one), (1, other)]
+    assert [(cause.count, cause.detail) for cause in gather_causes(failures[:1] * 2)] == [(2, one)]
+
+
 def test_the_gain_is_told_over_the_default_and_only_where_it_was_measured():
     assert shape(Verdict.promoted, us=75.0, default_us=100.0).gain_pct == 25.0
     assert shape(Verdict.promoted, us=75.0).gain_pct is None
