@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import numbers
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -145,7 +146,7 @@ def _check_in_datas(in_datas: object) -> None:
         raise ValueError(f"in_datas is a list of (n, data), one for each shape, not a {type(in_datas).__name__}")
     for position, entry in enumerate(in_datas):
         pair = isinstance(entry, tuple | list) and len(entry) == 2
-        if not pair or isinstance(entry[0], bool) or not isinstance(entry[0], int):
+        if not pair or isinstance(entry[0], bool) or not isinstance(entry[0], numbers.Integral):
             raise ValueError(f"in_datas[{position}] is {entry!r}; expected (number of candidates, data or None)")
         data = entry[1]
         if not isinstance(data, Mapping) and (hasattr(data, "shape") or data):  # an array is neither true nor false

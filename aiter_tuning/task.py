@@ -14,6 +14,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -67,7 +68,8 @@ def as_task(task: object, position: int) -> MpTunerTask:
     """A task from a plain tuple or an :class:`MpTunerTask`.
 
     Raises:
-        ValueError: it does not have 10 to 15 fields, or ``func`` is not callable; the message names its position.
+        ValueError: it does not have 10 to 15 fields, ``func`` is not callable, or a tolerance is no number; the message
+            names its position.
     """
     if isinstance(task, MpTunerTask):
         converted = task
@@ -85,6 +87,13 @@ def as_task(task: object, position: int) -> MpTunerTask:
         raise ValueError(
             f"task {position} ({converted.info!r}): func is a {type(converted.func).__name__}, not callable"
         )
+    for name in ("rtol", "atol", "max_abs_delta"):
+        value = getattr(converted, name)
+        optional = name == "max_abs_delta" and value is None
+        if not optional and (isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) >= 0):
+            raise ValueError(
+                f"task {position} ({converted.info!r}): {name} is {value!r}; expected a number of 0 or more"
+            )
     return converted
 
 

@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy
 import pytest
 
 from aiter_tuning.task import Group, MpTunerTask, as_task, group_by_shape, shape_key
@@ -41,6 +42,19 @@ def test_what_is_no_task_is_refused_with_its_position(wrong):
 def test_a_candidate_that_cannot_be_called_is_refused():
     with pytest.raises(ValueError, match="func is a int"):
         as_task(task("a")._replace(func=3), 0)
+
+
+@pytest.mark.parametrize("field", ["rtol", "atol", "max_abs_delta"])
+@pytest.mark.parametrize("value", ["0.01", -1, float("nan"), [0.1], True])
+def test_a_tolerance_that_is_no_number_is_refused(field, value):
+    with pytest.raises(ValueError, match=rf"task 2 \('a'\): {field} is .*; expected a number of 0 or more"):
+        as_task(task("a", **{field: value}), 2)
+
+
+@pytest.mark.parametrize("value", [0, 1, 0.5, float("inf"), numpy.float32(0.25)])
+def test_any_number_of_0_or_more_is_a_tolerance(value):
+    one = task("a", rtol=value, atol=value, max_abs_delta=value)
+    assert as_task(one, 0) is one
 
 
 def test_groups_come_in_order_of_first_appearance():

@@ -257,6 +257,13 @@ def test_in_datas_of_another_form_are_value_errors(in_datas):
         mp_tuner([task(("s", 0), right)], in_datas)
 
 
+def test_counts_may_be_numbers_of_numpy(one_lane):
+    import numpy
+
+    tasks = [task(("s", i), right) for i in range(2)]
+    assert statuses(mp_tuner(tasks, [(numpy.int64(2), None)], return_status=True, pool=one_lane)) == ["ok", "ok"]
+
+
 @pytest.mark.parametrize("shape", ["tuple", "list", "tensor", "text"])
 def test_data_of_a_shape_that_names_nothing_is_a_value_error(shape):
     import torch
