@@ -113,7 +113,7 @@ def _check(path: Path, line: int, cells: Sequence[str], positions: dict[str, int
             line=line,
             column=1,
         )
-    if missing and len(cells) == 1 and (separator := re.search(r"[;\t|]", cells[0])):
+    if len(cells) == 1 and (separator := re.search(r"[;\t|]", cells[0])):
         raise CsvError(
             path,
             f"columns are separated by {separator.group()!r}; expected commas; save the file comma-separated",

@@ -178,6 +178,7 @@ def test_a_file_without_a_header_is_told_so(written):
 def test_another_separator_is_named(written, separator):
     content = f"M{separator}N{separator}K\n1{separator}2{separator}3\n"
     assert f"separated by {separator!r}; expected commas" in refusal(written(content), required=("M", "N", "K"))
+    assert f"separated by {separator!r}; expected commas" in refusal(written(content), required=())
 
 
 def test_a_column_that_is_there_twice_is_refused(written):
