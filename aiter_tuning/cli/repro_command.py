@@ -121,7 +121,7 @@ def _compare(family: Family, reference: Any, result: Any) -> bool:
     wanted = family.tolerance
     tolerance = Tolerance(wanted.rtol, wanted.atol, wanted.max_abs_delta, wanted.err_ratio)
     comparison = compare(reference, result, tolerance)
-    right = comparison.err_ratio <= wanted.err_ratio
+    right = comparison.within(wanted.err_ratio)
     told = f"; {comparison.detail}" if comparison.detail else ""
     print(f"  result     {_described(result)}")
     print(f"  compared   {'right' if right else 'WRONG'}: {comparison.err_ratio:.4%} of its elements are off{told}")

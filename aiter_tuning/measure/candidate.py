@@ -250,7 +250,7 @@ class Steps:
         )
 
     def is_right(self, comparison: Comparison) -> bool:
-        return comparison.err_ratio <= self._bench.plan.err_ratio
+        return comparison.within(self._bench.plan.err_ratio)
 
     def put_back(self, *, thoroughly: bool) -> None:
         """Leaves the inputs as they were made; ``thoroughly``: even where nobody has seen a write."""

@@ -49,6 +49,10 @@ class Comparison(NamedTuple):
     detail: str = ""
     """What is wrong and where; empty if nothing is."""
 
+    def within(self, limit: float) -> bool:
+        """Whether so few elements are wrong; never so for what is wrong altogether, such as nothing at all."""
+        return self.err_ratio <= limit and self.err_ratio < 1.0
+
 
 RIGHT = Comparison(0.0)
 

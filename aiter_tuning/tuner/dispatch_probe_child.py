@@ -106,7 +106,7 @@ def _compare(
     tolerance = Tolerance(wanted.rtol, wanted.atol, wanted.max_abs_delta, wanted.err_ratio)
     comparison = compare(reference, result, tolerance)
     answer["err_ratio"] = comparison.err_ratio
-    if comparison.err_ratio <= wanted.err_ratio:
+    if comparison.within(wanted.err_ratio):
         return ""
     return f"its result is wrong: {comparison.detail}"
 

@@ -76,6 +76,20 @@ def test_every_kind_of_wrong_result_is_a_mismatch_that_says_so(
     assert after.status is Status.ok
 
 
+@pytest.mark.parametrize(
+    "behaviour",
+    [lambda a, b: None, lambda a, b: torch.full_like(a, math.nan), lambda a, b: (a @ b)[:8], lambda a, b: "done"],
+)
+def test_what_is_wrong_altogether_is_right_under_no_limit(behaviour: Callable[..., Any], lane: Any, task: Make) -> None:
+    wrong, partly = lane.run(
+        task(behaviour, **AB),
+        task(lambda a, b: (a @ b).add_(torch.eye(16).mul_(0.1)), **AB),
+        plan=MeasurePlan(err_ratio=1.0),
+    )
+    assert (wrong.status, wrong.err_ratio) == (Status.mismatch, 1.0)
+    assert partly.status is Status.ok and 0 < partly.err_ratio < 0.1
+
+
 def test_another_precision_is_compared_after_a_cast(lane: Any, task: Make) -> None:
     (measured,) = lane.run(task(lambda a, b: (a.double() @ b.double()).to(torch.bfloat16), **{**AB, "rtol": 0.05}))
     assert measured.status is Status.ok
