@@ -68,6 +68,7 @@ def probe(
     device: Device,
     *,
     seed: int = 0,
+    err_ratio: float | None = None,
     row_timeout_s: float = ROW_TIMEOUT_S,
     stop: Callable[[], bool] = lambda: False,
     started: StartedProcess | None = None,
@@ -80,6 +81,7 @@ def probe(
         shapes: typed fields of the family's key.
         device: where they were tuned.
         seed: of the inputs.
+        err_ratio: largest accepted fraction of wrong elements; None: what the family tolerates.
         row_timeout_s: for one row.
         stop: asked a few times a second whether to give up; what is left is not verified then.
         started: a process that waits for a request already; used for the first rows, and closed.
@@ -89,6 +91,7 @@ def probe(
         "table": os.path.abspath(staged_table),
         "device": asdict(device),
         "seed": seed,
+        "err_ratio": err_ratio,
         "path": sys.path,
     }
     results: dict[int, ProbeResult] = {}

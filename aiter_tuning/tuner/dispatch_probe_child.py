@@ -37,9 +37,10 @@ def main() -> None:
         device = Device(**{**request["device"], "cores": tuple(request["device"]["cores"])})
         _bind(device)
         family = load_family(request["reference"])
+        limit = family.tolerance.err_ratio if request["err_ratio"] is None else request["err_ratio"]
         for number, shape in request["shapes"]:
             print(json.dumps({"started": number}), file=answers)
-            answer = _serve(family, Path(request["table"]), shape, device, request["seed"])
+            answer = _serve(family, Path(request["table"]), shape, device, request["seed"], limit)
             print(json.dumps({"done": number, **answer}), file=answers)
 
 
@@ -52,19 +53,27 @@ def _bind(device: Device) -> None:
     kind.bind(device)
 
 
-def _serve(family: Family, table: Path, shape: Mapping[str, Any], device: Device, seed: int) -> dict[str, Any]:
+def _serve(
+    family: Family, table: Path, shape: Mapping[str, Any], device: Device, seed: int, limit: float
+) -> dict[str, Any]:
     """One row's answer; whatever goes wrong is its reason."""
     answer: dict[str, Any] = {"chosen": None, "config": {}, "err_ratio": None, "reason": ""}
     try:
         with serve_from(family, table), watch(family) as seen:
-            answer["reason"] = _prove(family, shape, device, seed, seen, answer)
+            answer["reason"] = _prove(family, shape, device, seed, seen, answer, limit)
     except Exception as error:
         answer["reason"] = describe(error)
     return answer
 
 
 def _prove(
-    family: Family, shape: Mapping[str, Any], device: Device, seed: int, seen: list[Seen], answer: dict[str, Any]
+    family: Family,
+    shape: Mapping[str, Any],
+    device: Device,
+    seed: int,
+    seen: list[Seen],
+    answer: dict[str, Any],
+    limit: float,
 ) -> str:
     """Why the row is not proven; empty if it is. Fills ``answer`` in as it goes."""
     inputs = family.inputs(shape, device.torch_device, seed)
@@ -85,7 +94,7 @@ def _prove(
     refusal = refusals.refusal_of(family.name, row)
     if refusal is not None:
         return f"its operator fell back to the default: {refusal}"
-    return _compare(family, inputs, reference, result, device, answer)
+    return _compare(family, inputs, reference, result, device, answer, limit)
 
 
 def _poison(family: Family, inputs: Mapping[str, Any]) -> None:
@@ -95,7 +104,13 @@ def _poison(family: Family, inputs: Mapping[str, Any]) -> None:
 
 
 def _compare(
-    family: Family, inputs: Mapping[str, Any], reference: Any, result: Any, device: Device, answer: dict[str, Any]
+    family: Family,
+    inputs: Mapping[str, Any],
+    reference: Any,
+    result: Any,
+    device: Device,
+    answer: dict[str, Any],
+    limit: float,
 ) -> str:
     from aiter_tuning.measure.compare import Tolerance, compare
 
@@ -103,10 +118,10 @@ def _compare(
     if result is None:
         result = [inputs[name] for name in family.outputs]
     wanted = family.tolerance
-    tolerance = Tolerance(wanted.rtol, wanted.atol, wanted.max_abs_delta, wanted.err_ratio)
+    tolerance = Tolerance(wanted.rtol, wanted.atol, wanted.max_abs_delta, limit)
     comparison = compare(reference, result, tolerance)
     answer["err_ratio"] = comparison.err_ratio
-    if comparison.within(wanted.err_ratio):
+    if comparison.within(limit):
         return ""
     return f"its result is wrong: {comparison.detail}"
 

@@ -33,10 +33,19 @@ class Prover:
         device: where they were tuned.
         seed: of the inputs.
         stop: asked a few times a second whether to give up.
+        err_ratio: largest accepted fraction of wrong elements; None: what the family tolerates.
     """
 
     def __init__(
-        self, reference: str, key: Key, table: Path, device: Device, *, seed: int, stop: Callable[[], bool]
+        self,
+        reference: str,
+        key: Key,
+        table: Path,
+        device: Device,
+        *,
+        seed: int,
+        stop: Callable[[], bool],
+        err_ratio: float | None = None,
     ) -> None:
         self._reference = reference
         self._key = key
@@ -44,6 +53,7 @@ class Prover:
         self._device = device
         self._seed = seed
         self._stop = stop
+        self._err_ratio = err_ratio
         self._waiting: StartedProcess | None = None
 
     def get_ready(self) -> None:
@@ -73,6 +83,7 @@ class Prover:
                 [row.shape for row in latest.values()],
                 self._device,
                 seed=self._seed,
+                err_ratio=self._err_ratio,
                 stop=self._stop,
                 started=started,
             )

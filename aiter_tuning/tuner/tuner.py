@@ -266,7 +266,15 @@ class TunerCommon:
         prover = None
         if arguments.probe:
             prover = stack.enter_context(
-                Prover(self._reference, self.family.key, table, work.device, seed=SAMPLE_SEED, stop=lambda: self._stop)
+                Prover(
+                    self._reference,
+                    self.family.key,
+                    table,
+                    work.device,
+                    seed=SAMPLE_SEED,
+                    stop=lambda: self._stop,
+                    err_ratio=arguments.err_ratio,
+                )
             )
         return Publisher(
             table,

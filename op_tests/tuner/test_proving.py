@@ -8,7 +8,7 @@ from aiter_tuning.tuner import TunerCommon
 from aiter_tuning.tuner.family_reference import reference_of
 from aiter_tuning.tuner.outcome import ExitCode
 from aiter_tuning.tuner.proving import UNASKED, Prover
-from op_tests.families_for_tests.compared import Compared, Fragile
+from op_tests.families_for_tests.compared import Compared, Fragile, Rough
 
 
 @pytest.fixture
@@ -46,6 +46,30 @@ def test_what_it_takes_is_written_as_ever(run, table):
     assert {row.shape["N"]: row.kernelName for row in TunedCsv(table, Compared.key).rows()} == {8: "quick", 16: "quick"}
     assert [shape.published for shape in summary.shapes] == [True, True]
     assert [record.published for record in records(table)] == [True, True]
+
+
+def test_what_the_run_accepts_its_proof_accepts(run, table):
+    summary = run(Rough(), 8, errRatio=0.2)
+
+    assert [(shape.verdict, shape.published) for shape in summary.shapes] == [("promoted", True)]
+    assert [(row.kernelName, row.errRatio) for row in TunedCsv(table, Rough.key).rows()] == [("rough", 0.125)]
+
+
+def test_what_the_run_does_not_accept_its_proof_does_not(one_lane, table):
+    device = one_lane.devices[0]
+    row = TunedRow(
+        device.gfx,
+        device.cu_num,
+        device.gpu_model,
+        {"N": 8, "dtype": "fp32"},
+        0,
+        0,
+        5.0,
+        "rough",
+        config={"do": "rough"},
+    )
+    with Prover(reference_of(Rough), Rough.key, table, device, seed=0, stop=lambda: False, err_ratio=0.1) as prover:
+        assert prover.objections([row], [])[row.full_key].startswith("its result is wrong: 12.5 % of 8 elements")
 
 
 def test_proofs_can_be_switched_off(run, table):
