@@ -149,6 +149,11 @@ def _print_shapes(shapes: tuple[ShapeOutcome, ...], stream: TextIO, width: int |
     print_table(titles, rows, stream, numbers=_NUMBERS, whole=("verdict",), width=width)
 
 
+def _serves(shape: ShapeOutcome) -> bool:
+    """Whether serving gets what the verdict names, or is to get it: of these it does not, unless a row was written."""
+    return shape.published or shape.verdict not in (Verdict.not_served, Verdict.incomplete)
+
+
 def _margin_text(shape: ShapeOutcome) -> str:
     """``5.2 of 3.0``: how far the challenger was ahead of what runs today, and how far it had to be."""
     if shape.margin_pct is None or shape.bar_pct is None:
@@ -159,7 +164,7 @@ def _margin_text(shape: ShapeOutcome) -> str:
 def _totals(summary: RunSummary) -> str:
     verdicts = [shape.verdict for shape in summary.shapes]
     parts = [f"{verdicts.count(verdict)} {verdict.replace('_', ' ')}" for verdict in Verdict if verdict in verdicts]
-    gains = [shape.gain_pct for shape in summary.shapes if shape.gain_pct is not None]
+    gains = [shape.gain_pct for shape in summary.shapes if shape.gain_pct is not None and _serves(shape)]
     shapes = counted(len(verdicts), "shape")
     if summary.shapes_to_tune > len(verdicts):
         shapes = f"{len(verdicts)} of {counted(summary.shapes_to_tune, 'shape')} concluded"

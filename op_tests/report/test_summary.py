@@ -69,6 +69,26 @@ def test_a_family_in_a_file_of_ones_own_is_named_as_one_would_type_it(tmp_path, 
     assert "aiter-tune lookup /opt/op.py:Op N=8" in text_of(elsewhere)
 
 
+@pytest.mark.parametrize(
+    ("verdict", "published", "told"),
+    [
+        (Verdict.not_served, False, "30.0 % less time than the default on average, 30.0 % at best"),
+        (Verdict.incomplete, False, "30.0 % less time than the default on average, 30.0 % at best"),
+        (Verdict.incomplete, True, "40.8 % less time than the default on average, 50.0 % at best"),
+        (Verdict.retained, False, "40.8 % less time than the default on average, 50.0 % at best"),
+    ],
+)
+def test_what_is_saved_counts_shapes_whose_row_is_there_to_serve(verdict, published, told):
+    saves = replace(PROMOTED, us=70.0)
+    other = replace(PROMOTED, verdict=verdict, published=published)
+    assert told in text_of(replace(SUMMARY, shapes=(saves, other)))
+
+
+def test_a_run_that_left_no_row_saves_nothing():
+    left = replace(PROMOTED, verdict=Verdict.not_served, published=False)
+    assert "1 shape: 1 not served\n" in text_of(replace(SUMMARY, shapes=(left,)))
+
+
 def test_a_failed_shape_is_listed():
     assert any(line.startswith("N=16 dtype=fp32  failed") for line in text_of(SUMMARY).splitlines())
 
