@@ -4,13 +4,16 @@
 
     screening ─▶ right and not censored ─▶ the fastest few ─┐
                  incumbent, default ────────────────────────┤
+                 given up, and ahead of these all the same ─┤ where there is room
                  right and starved of cores ─ a few ────────┴▶ finalists, in the family's order
 
-Whoever had no cores to run on while it was timed may be the best although it looks hopeless.
+Whoever had no cores to run on while it was timed may be the best although it looks hopeless. So may whoever was given
+up beside a leader that is gone: it left the family before the run went on, or is wrong now that it was measured anew.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from aiter_tuning.measurement import STARVED, Measurement
@@ -50,15 +53,26 @@ def pick_finalists(
     fast = sorted(
         (name for name in right if measurements[name].us <= HOPELESS * best_us), key=lambda n: measurements[n].us
     )
+    given_up = sorted(
+        (name for name in order if _bound(measurements.get(name), err_ratio) <= HOPELESS * best_us),
+        key=lambda name: measurements[name].us,
+    )
     kept = [name for name in (incumbent, default) if _runs(measurements.get(name), err_ratio)]
     starved = [name for name in order if name not in fast[:finalists] and _starved(measurements.get(name), err_ratio)]
     starved.sort(key=lambda name: measurements[name].us)
-    chosen = {*fast[:finalists], *kept, *starved[:finalists]}
+    chosen = {*[*fast, *given_up][:finalists], *kept, *starved[:finalists]}
     return tuple(name for name in order if name in chosen) if len(chosen) > 1 else ()
 
 
 def _starved(measurement: Measurement | None, err_ratio: float) -> bool:
     return measurement is not None and STARVED in measurement.flags and _runs(measurement, err_ratio)
+
+
+def _bound(measurement: Measurement | None, err_ratio: float) -> float:
+    """Above what the latency of one is that was given up; inf for all others."""
+    if measurement is None or not measurement.censored or not _runs(measurement, err_ratio):
+        return math.inf
+    return measurement.us if measurement.us > 0 else math.inf
 
 
 def _runs(measurement: Measurement | None, err_ratio: float) -> bool:
