@@ -4,7 +4,7 @@
 
     screening ─▶ right and not censored ─▶ the fastest few ─┐
                  incumbent, default ────────────────────────┤
-                 given up, and ahead of these all the same ─┤ where there is room
+                 given up, and ahead of these all the same ─┤
                  right and starved of cores ─ a few ────────┴▶ finalists, in the family's order
 
 Whoever had no cores to run on while it was timed may be the best although it looks hopeless. So may whoever was given
@@ -50,17 +50,14 @@ def pick_finalists(
     if not right:
         return ()
     best_us = min(measurements[name].us for name in right)
-    fast = sorted(
-        (name for name in right if measurements[name].us <= HOPELESS * best_us), key=lambda n: measurements[n].us
-    )
-    given_up = sorted(
-        (name for name in order if _bound(measurements.get(name), err_ratio) <= HOPELESS * best_us),
-        key=lambda name: measurements[name].us,
-    )
+    fast = [name for name in right if measurements[name].us <= HOPELESS * best_us]
+    # Beside a leader that is still there nobody is given up below it.
+    fast += [name for name in order if _bound(measurements.get(name), err_ratio) < best_us]
+    fast.sort(key=lambda name: measurements[name].us)
     kept = [name for name in (incumbent, default) if _runs(measurements.get(name), err_ratio)]
     starved = [name for name in order if name not in fast[:finalists] and _starved(measurements.get(name), err_ratio)]
     starved.sort(key=lambda name: measurements[name].us)
-    chosen = {*[*fast, *given_up][:finalists], *kept, *starved[:finalists]}
+    chosen = {*fast[:finalists], *kept, *starved[:finalists]}
     return tuple(name for name in order if name in chosen) if len(chosen) > 1 else ()
 
 
