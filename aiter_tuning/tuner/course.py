@@ -4,6 +4,8 @@
 
     screening ─▶ finals planned ─▶ finals ─▶ decision ─▶ review planned ─▶ review ─▶ judged again
                  from its results  (a contest)            from the decision (a contest, in a fresh worker)
+                       ▲              │
+                       └── one fails ─┘ others may be the best now
 
 Each stage is planned once, when the one before it is over, from what is known and on record by then; so that a resumed
 run plans what the interrupted one had planned.
@@ -15,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from aiter_tuning.measurement import Measurement
+from aiter_tuning.status import Status
 from aiter_tuning.tables.checkpoint_row import FINALS
 from aiter_tuning.task import Group
 from aiter_tuning.tuner.deciding import Decision, decide
@@ -95,7 +98,18 @@ class Course:
             run.finals = self._planner.plan(run.plan, run.results, run.fingerprints)
             run.finals_planned = True
             self._convict(run, run.finals)
+        self._let_others_in(run)
         return run.finals_planned
+
+    def _let_others_in(self, run: ShapeRun) -> None:
+        """Plans the finals anew where a finalist failed beside whom others were given up, who may be the best left."""
+        while run.finals is not None and (failed := _failed(run.finals)):
+            again = self._planner.plan(run.plan, run.results | failed, run.fingerprints)
+            if again is None or set(again.names) <= set(run.finals.names):
+                return
+            run.results.update(failed)
+            run.finals = again
+            self._convict(run, again)
 
     def _plan_review(self, run: ShapeRun) -> ShapeContest | None:
         """The review of the decision on a shape whose finals are over."""
@@ -109,3 +123,9 @@ class Course:
         for name, measurement in contest.convicted.items() if contest is not None else ():
             assert contest is not None
             self._put_on_record(run, name, measurement, contest)
+
+
+def _failed(contest: ShapeContest) -> dict[str, Measurement]:
+    return {
+        name: one for name, one in contest.results.items() if one.status.is_terminal and one.status is not Status.ok
+    }

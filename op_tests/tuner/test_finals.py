@@ -403,3 +403,48 @@ def test_a_kernel_that_writes_its_inputs_is_told_where_a_row_names_it(tune):
     ]
     tune(finals, notes=(again := []), sizes=(8, 16), screening=CLOSE, all=True)
     assert not [note for note in again if "writes its inputs" in note], "the rows stay as they are"
+
+
+@pytest.fixture
+def gone_leader():
+    """Beside ``quick`` the others were given up; in the finals it turns out to be wrong."""
+
+    def given_up(us):
+        return Measurement(status=Status.ok, us=us, err_ratio=0.0, censored=True, samples=3, device="GPU-0")
+
+    screening = {"steady": 100.0, "quick": 30.0, "other": given_up(50.0), "slow": given_up(150.0)}
+    now = {"steady": 100.0, "quick": Status.mismatch, "other": 60.0, "slow": 160.0}
+    return lambda shape, name: screening[name], lambda name, block: now[name]
+
+
+def test_those_given_up_beside_a_leader_take_part_once_it_fails(tune, out, family, gone_leader):
+    screening, finals = gone_leader
+    summary, pool = tune(finals, screening)
+
+    again = (8, ("steady", "other"), 0)
+    assert pool.contests == [(8, ("steady", "quick"), 0), again, again] and pool.fresh == [again], "then confirmed"
+    assert kernels(out, family) == {8: "other"} and summary.shapes[0].verdict is Verdict.promoted
+    assert summary.counts == {Status.ok: 3, Status.mismatch: 1}
+    (record,) = records(out)
+    assert (record.winner.name, record.incumbent.name) == ("other", "steady")
+
+    summary, pool = tune(finals, screening, sizes=(8, 16))
+    assert [size for size, *_ in pool.contests if size == 8] == [], "it is decided"
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 3])
+def test_finals_that_were_planned_anew_are_gone_on_with(tune, out, family, gone_leader, stop_at):
+    screening, finals = gone_leader
+    tune(lambda name, block: "stop" if name == "other" and block == stop_at else finals(name, block), screening)
+    assert kernels(out, family) == {}
+
+    summary, pool = tune(finals, screening)
+
+    assert pool.calls == [] and len(pool.contests) == 2 and len(pool.fresh) == 1
+    assert pool.contests[0] == (8, ("steady", "other"), stop_at - 1)
+    assert kernels(out, family) == {8: "other"} and summary.exit_code is ExitCode.done
+
+
+def test_a_finalist_that_fails_costs_no_new_finals_where_nobody_was_given_up(tune):
+    _, pool = tune(lambda name, block: Status.crash if name == "quick" else CLOSE[name])
+    assert len(pool.finals) == 1
