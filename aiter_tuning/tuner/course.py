@@ -4,8 +4,8 @@
 
     screening ─▶ finals planned ─▶ finals ─▶ decision ─▶ review planned ─▶ review ─▶ judged again
                  from its results  (a contest)            from the decision (a contest, in a fresh worker)
-                       ▲              │
-                       └── one fails ─┘ others may be the best now
+                       ▲              │                                                   │
+                       └── one fails ─┴────────────── whoever won fails ──────────────────┘ others may be the best now
 
 Each stage is planned once, when the one before it is over, from what is known and on record by then; so that a resumed
 run plans what the interrupted one had planned.
@@ -13,7 +13,7 @@ run plans what the interrupted one had planned.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from aiter_tuning.measurement import Measurement
@@ -53,6 +53,8 @@ class Course:
         if run.finals is not None and not run.finals.is_over:
             return run.finals
         review = self._plan_review(run)
+        if review is not None and self._drop_refuted(run, review):
+            return self.next(run)
         return review if review is not None and not review.is_over else None
 
     def is_fresh(self, contest: ShapeContest) -> bool:
@@ -80,8 +82,8 @@ class Course:
 
     def decide(self, run: ShapeRun) -> Decision:
         """The decision on a shape, from all that is known of it."""
-        self._plan_finals(run)
-        decision = decide(run, self._planner.settings)
+        self.next(run)
+        decision = _told(decide(run, self._planner.settings), run.refuted)
         if self._review is None or not decision.is_complete:
             return decision
         review = self._plan_review(run)
@@ -95,6 +97,8 @@ class Course:
     def _plan_finals(self, run: ShapeRun) -> bool:
         """Whether the screening is over, so that it is known who the finalists are."""
         if not run.finals_planned and not run.missing:
+            run.refuted = self._planner.refuted(run.plan, run.fingerprints) | run.refuted
+            run.results.update(run.refuted)
             run.finals = self._planner.plan(run.plan, run.results, run.fingerprints)
             run.finals_planned = True
             self._convict(run, run.finals)
@@ -114,15 +118,35 @@ class Course:
     def _plan_review(self, run: ShapeRun) -> ShapeContest | None:
         """The review of the decision on a shape whose finals are over."""
         if self._review is not None and run.decision is None:
-            run.decision = decide(run, self._planner.settings)
+            run.decision = _told(decide(run, self._planner.settings), run.refuted)
             run.review = self._review.plan(run.plan, run.decision, run.fingerprints)
             self._convict(run, run.review)
         return run.review
+
+    def _drop_refuted(self, run: ShapeRun, review: ShapeContest) -> bool:
+        """Whether who won failed in its review: the others have finals without it, then."""
+        winner = run.decision.choice.winner if run.decision is not None else None
+        failure = _failed(review).get(winner or "")
+        if winner is None or failure is None:
+            return False
+        run.refuted[winner] = failure
+        run.decision = run.review = None
+        run.finals_planned = False
+        return True
 
     def _convict(self, run: ShapeRun, contest: ShapeContest | None) -> None:
         for name, measurement in contest.convicted.items() if contest is not None else ():
             assert contest is not None
             self._put_on_record(run, name, measurement, contest)
+
+
+def _told(decision: Decision, refuted: Mapping[str, Measurement]) -> Decision:
+    """The decision with a word on those who would have won."""
+    why = "".join(f"; {name} failed in another process, {one.status}: {one.detail}" for name, one in refuted.items())
+    if not why:
+        return decision
+    choice = replace(decision.choice, reason=decision.choice.reason + why)
+    return replace(decision, choice=choice, reason=decision.reason + why)
 
 
 def _failed(contest: ShapeContest) -> dict[str, Measurement]:

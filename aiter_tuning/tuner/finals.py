@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aiter_tuning.measurement import Measurement
-from aiter_tuning.tables.checkpoint_row import FINALS
+from aiter_tuning.tables.checkpoint_row import CONFIRMATION, FINALS
 from aiter_tuning.task import Group
 from aiter_tuning.tuner.finalists import pick_finalists
 from aiter_tuning.tuner.finals_rule import FinalsRule
@@ -67,6 +67,11 @@ class FinalsPlanner:
             lambda ordered, running_us: self._rule(plan, ordered, running_us),
             phase=FINALS,
         )
+
+    def refuted(self, plan: ShapePlan, fingerprints: Mapping[str, str]) -> dict[str, Measurement]:
+        """Who failed in a second process, as it is on record; what runs today is judged there by other rules."""
+        failed = self._contests.failures_on_record(plan.shape, fingerprints, CONFIRMATION)
+        return {name: verdict for name, verdict in failed.items() if name != plan.incumbent}
 
     def group(self, plan: ShapePlan, finals: ShapeContest) -> Group:
         """What a lane carries out."""

@@ -153,6 +153,17 @@ class Contests:
             convicted,
         )
 
+    def failures_on_record(
+        self, shape: Mapping[str, Any], fingerprints: Mapping[str, str], phase: str
+    ) -> dict[str, Measurement]:
+        """Who failed in the contests of a phase, but for failures that do not count."""
+        known = self._checkpoint.finished_results(shape, fingerprints, phase)
+        return {
+            name: verdict
+            for name, verdict in known.items()
+            if verdict.status is not Status.ok and verdict.status not in self._retry
+        }
+
     def group_of_candidates(self, plan: ShapePlan, contest: ShapeContest) -> Group:
         """What a lane carries out where candidates are timed as they are."""
         return self.group(

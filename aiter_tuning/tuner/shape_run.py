@@ -37,6 +37,8 @@ class ShapeRun:
     """Of the finals, once they are over."""
     review: ShapeContest | None = None
     """The contest that looks at it again, if it changes anything."""
+    refuted: dict[str, Measurement] = field(default_factory=dict)
+    """Who won the finals and failed in the review."""
     began: str = ""
     """When its first candidate was measured, as evidence has it; empty: none was yet."""
     since: float = 0.0

@@ -2,6 +2,7 @@
 
 import argparse
 import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from aiter_tuning.tuner import Candidate, TunerCommon
 from aiter_tuning.tuner.outcome import ExitCode, Verdict
 from aiter_tuning.tuner.recording import Recorder
 from aiter_tuning.tuner.review import Waiting
+from op_tests.tuner.conftest import as_measurement
 
 FINALS = {"steady": 100.0, "quick": 94.0, "slow": 120.0}
 LESS = FINALS | {"quick": 97.5}
@@ -256,6 +258,53 @@ def test_the_profile_has_every_candidate_once_although_the_run_was_interrupted_b
     tune(profile_file=str(profile))
 
     assert sorted(row.cells["kernelName"] for row in read_rows(profile).rows) == sorted(FINALS)
+
+
+@pytest.fixture
+def three(tiny, monkeypatch):
+    """Two are better than the default; the better of them is wrong in another process."""
+    us = {"steady": 100.0, "quick": 80.0, "other": 90.0}
+    made = [Candidate(name, {"do": name}) for name in us]
+    monkeypatch.setattr(type(tiny()), "candidates", lambda self, shape, device: made)
+    return us, lambda size, name, block: Status.mismatch if name == "quick" else us[name]
+
+
+def test_the_next_best_is_promoted_where_the_best_fails_in_another_process(tune, three, out, family):
+    us, again = three
+    summary, pool = tune(again, us)
+
+    first, second = (8, ("steady", "quick"), 0), (8, ("steady", "other"), 0)
+    assert pool.fresh == [first, second]
+    assert pool.contests == [(8, ("steady", "quick", "other"), 0), first, second, second]
+    assert kernels(out, family) == {8: "other"}
+    (shape,) = summary.shapes
+    assert shape.verdict is Verdict.promoted and summary.counts == {Status.ok: 2, Status.mismatch: 1}
+    assert "quick failed in another process, mismatch" in shape.reason
+    assert newest(out).reason == shape.reason and newest(out).confirmed["after"]["name"] == "other"
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 4])
+def test_a_run_that_stops_while_the_next_best_is_confirmed_is_gone_on_with(tune, three, out, family, stop_at):
+    us, again = three
+    tune(lambda size, name, block: "stop" if (name, block) == ("other", stop_at) else again(size, name, block), us)
+    assert kernels(out, family) == {}
+
+    summary, pool = tune(again, us)
+
+    assert pool.calls == [] and [blocks for _, _, blocks in pool.contests] == [stop_at - 1]
+    assert kernels(out, family) == {8: "other"} and summary.exit_code is ExitCode.done
+    assert "quick failed in another process" in newest(out).reason
+
+
+def test_those_given_up_beside_the_best_take_part_once_it_fails_in_another_process(tune, three, out, family):
+    us, again = three
+    given_up = as_measurement(85.0)
+    finals = {**us, "other": replace(given_up, censored=True)}
+    _, pool = tune(again, lambda shape, name, block=None: finals[name] if block is None else us[name])
+
+    assert pool.contests[0] == (8, ("steady", "quick"), 0) and pool.contests[2] == (8, ("steady", "other"), 0)
+    assert pool.fresh == [pool.contests[1], pool.contests[3]]
+    assert kernels(out, family) == {8: "other"}
 
 
 class Clock:
