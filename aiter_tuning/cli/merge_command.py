@@ -46,7 +46,8 @@ def _print(merged: MergedFile, *, verbose: bool) -> None:
             if not shadow.conflict:
                 print(f"shadowed: {shadow}")
     rows, files = counted(merged.written, "row"), counted(len(merged.sources), "file")
-    left = f"{len(merge.shadowed)} do not count ({len(conflicts)} conflicts), {len(merge.unmeasured)} never measured"
+    told = counted(len(conflicts), "conflict")
+    left = f"{len(merge.shadowed)} do not count ({told}), {len(merge.unmeasured)} never measured"
     print(f"{merged.path}: {rows} of {files}; left out: {left}; {merged.records} records of evidence added")
 
 

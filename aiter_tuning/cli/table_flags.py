@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiter_tuning.cli.flag_values import codes, count, doubts
+from aiter_tuning.cli.flag_values import codes, count, doubts, fraction
 from aiter_tuning.cli.subcommand import AS_JSON, DEVICE, LANES, Commands, add_command
 
 _FAMILY = "the family of these tables; may be left out where their names tell it (FAMILY_tuned.csv)"
@@ -58,7 +58,8 @@ examples:
   aiter-tune verify tuned_csv/gemm_cpu_tuned.csv
   aiter-tune verify tuned.csv --family gemm_bf16 --ignore stale --json
 
-exit codes: 0 all rows hold, 1 some do not, 2 bad usage or input, 3 interrupted, 4 no usable device
+exit codes: 0 all rows hold, 1 some do not, 2 bad usage or input, or no row for this device, 3 interrupted, 4 no usable
+device
 """
 
 
@@ -73,6 +74,14 @@ def add_table_commands(commands: Commands) -> None:
     verify.add_argument("--mp", metavar="N", type=count(0), help=LANES)
     verify.add_argument("--rounds", metavar="N", type=count(1), help="timed turns of each, at least (default: 3)")
     verify.add_argument("--timer", metavar="NAME", help="which clock, see `aiter-tune tune --help` (default: auto)")
+    verify.add_argument(
+        "--errRatio",
+        "--err_ratio",
+        dest="errRatio",
+        metavar="F",
+        type=fraction,
+        help="largest accepted fraction of wrong elements, as the rows were tuned with (default: the family's)",
+    )
     verify.add_argument(
         "--ignore", metavar="KIND,…", type=doubts, default=(), help="kinds of doubts to leave out, such as stale"
     )

@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     ignored: Sequence[Doubt] = args.ignore
     family = family_of([table], args.family)
     flags: dict[str, Any] = {"device": args.device, "mp": args.mp, "rounds": args.rounds, "timer": args.timer}
+    flags["errRatio"] = args.errRatio
     verifier = Verifier(family, TuneArguments.of(flags, family), table)
     with stop_on_signal(verifier.request_stop):
         found = verifier.run(lambda text: print(text, file=sys.stderr))

@@ -15,6 +15,7 @@ import os
 import resource
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,7 @@ _SIGNALS = tuple(
     if hasattr(signal, name)
 )
 _OUTPUTS = (1, 2)
+_CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep")
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
@@ -60,6 +62,10 @@ def _umask() -> int:
 
 def _affinity() -> frozenset[int] | set[int]:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+def _clocks() -> tuple[object, ...]:
+    return tuple(getattr(time, name, None) for name in _CLOCKS)
 
 
 class _TorchState:
@@ -122,6 +128,7 @@ class Surroundings:
         self._affinity = _affinity()
         self._gc = gc.isenabled()
         self._recursion = sys.getrecursionlimit()
+        self._clocks = _clocks()
         self._torch: _TorchState | None = None
         self._find_torch()
 
@@ -172,6 +179,10 @@ class Surroundings:
             self._try("gc", found, gc.enable if self._gc else gc.disable)
         if sys.getrecursionlimit() != self._recursion:
             self._try("recursion_limit", found, lambda: sys.setrecursionlimit(self._recursion))
+        if _clocks() != self._clocks:
+            found.append("clocks")
+            for name, clock in zip(_CLOCKS, self._clocks, strict=True):
+                setattr(time, name, clock)
         if self._torch is None:
             self._find_torch()
         elif self._torch.look() != self._torch.seen:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from aiter_tuning.devices.device import Device, NoDeviceError
 from aiter_tuning.devices.discovery import MixedModelsError, device_notes, discover, kind_of, require_one_model
 from aiter_tuning.devices.torch_facts import torch_build
-from aiter_tuning.keys import Shape
+from aiter_tuning.keys import DEVICE_COLUMNS, Shape
 from aiter_tuning.measure.timer import check_timer
 from aiter_tuning.pool.pool import Pool
 from aiter_tuning.quantities import counted
+from aiter_tuning.tables.evidence import evidence_path, read_evidence
 from aiter_tuning.tables.merging import TunedTables
 from aiter_tuning.tables.shapes import ShapeFile, read_shapes
 from aiter_tuning.tables.tuned_row import TunedRow
@@ -82,6 +83,7 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
         raise UsageError(f"--timer {arguments.timer}: {error}") from None
     with refusals_placed(family, file):
         shapes, notes = serving_shapes(family, file.shapes)
+    _refuse_rows_of_others(family, arguments)
     tables = TunedTables(arguments.tune_files, family.key)
     tables.rows()  # what is wrong with a table is told even where no shape is looked up in it
     found = [tables.find(device.gfx, device.cu_num, device.gpu_model, shape) for shape in shapes]
@@ -120,6 +122,25 @@ def read_request(family: Family, arguments: TuneArguments, pool: Pool | None = N
     rows, untuned = len(shapes) - request.untuned, request.untuned
     note = stale_note(request.stale, rows, without=untuned, retunes=arguments.retune)
     return request if note is None else replace(request, notes=(*request.notes, note))
+
+
+def _refuse_rows_of_others(family: Family, arguments: TuneArguments) -> None:
+    """A table of another family may have columns that read as this one's, whose rows would stand among them.
+
+    Raises:
+        UsageError: the table's evidence tells of another family with another key.
+    """
+    path, columns = arguments.tune_file, {*family.key.columns, *DEVICE_COLUMNS}
+    try:
+        records = read_evidence(evidence_path(path), warnings=[])
+    except OSError:
+        return
+    for record in records:
+        if record.family != family.name and record.key.keys() != columns:
+            raise UsageError(
+                f"--tune_file {path}: its rows are of the family {record.family}, as its evidence says; "
+                f"name another file for those of {family.name}"
+            )
 
 
 @contextmanager

@@ -169,7 +169,7 @@ class RunConfig:
             limit = max(limit, row.errRatio + SLACK)
         label, kernel = self._family.key.label(shape), "" if row is None else row.kernelName
         if found.status in (Status.ok, Status.mismatch):
-            right = found.err_ratio <= limit
+            right = found.err_ratio <= limit and found.err_ratio < 1.0
             status, reason = ("ok", "") if right else ("mismatch", found.detail)
             return Benched(shape, label, kernel, found.us if found.us > 0 else None, status, reason)
         status = "skip" if found.status is Status.not_run else "error"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from aiter_tuning.pool.watcher import RunEnd, RunOutcome
 from aiter_tuning.quantities import counted
+from aiter_tuning.status import Status
 from aiter_tuning.tuner.family import Family
 from aiter_tuning.tuner.outcome import ShapeOutcome, Verdict
 from aiter_tuning.tuner.plan import ShapePlan
@@ -41,7 +42,10 @@ def bare_text(family: Family, labels: Sequence[str]) -> str | None:
 
 def advice_at_the_end(outcome: RunOutcome, shapes: Iterable[ShapeOutcome]) -> str:
     """What a person should know about the end of a run, and do next; empty if nothing."""
+    shapes = tuple(shapes)
     incomplete = sum(shape.verdict is Verdict.incomplete for shape in shapes)
+    if outcome.end is RunEnd.budget and incomplete and all(shape.counts.keys() <= {Status.not_run} for shape in shapes):
+        return "the budget was used up before a candidate was measured: a run takes some seconds to start, give it more"
     left = f"{counted(incomplete, 'shape')} incomplete; run the same command again to go on"
     if outcome.end is RunEnd.no_lanes:
         return f"{outcome.reason}; {left}"

@@ -20,13 +20,14 @@ from aiter_tuning.devices.device import Device
 from aiter_tuning.keys import Shape
 from aiter_tuning.pool.pool import Pool
 from aiter_tuning.pool.watcher import RunEnd
+from aiter_tuning.quantities import counted
 from aiter_tuning.serving.versions import library_objection, staleness
 from aiter_tuning.status import Status, describe
 from aiter_tuning.tables.evidence import Evidence, EvidenceIndex, evidence_path, read_evidence
 from aiter_tuning.tables.tuned import TunedCsv
 from aiter_tuning.tables.tuned_row import TunedRow
 from aiter_tuning.task import Group
-from aiter_tuning.tuner.arguments import TuneArguments, check_readable
+from aiter_tuning.tuner.arguments import TuneArguments, UsageError, check_readable
 from aiter_tuning.tuner.catalogue import changed_config
 from aiter_tuning.tuner.family import Candidate, Family
 from aiter_tuning.tuner.family_reference import reference_of
@@ -115,7 +116,7 @@ class Verifier:
 
         Raises:
             CsvError: the table cannot be read.
-            UsageError: the family does not run on the devices that were asked for.
+            UsageError: the family does not run on the devices that were asked for, or the table has no row for them.
             NoDeviceError: there is nothing to measure on.
         """
         family = self._family
@@ -123,6 +124,9 @@ class Verifier:
         device, table = devices[0], TunedCsv(self._table, family.key)
         all_rows = table.rows()
         rows = [row for row in all_rows if _is_here(row, device)]
+        if not rows:  # doing nothing must not pass for success
+            more = f"; {counted(len(all_rows), 'row')} for other devices" if all_rows else ""
+            raise UsageError(f"{self._table}: there is no row for {device_name(device)}{more}")
         notes = list(table.warnings)
         evidence = EvidenceIndex(read_evidence(evidence_path(self._table), warnings=notes))
         for text in notes:

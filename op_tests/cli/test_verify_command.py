@@ -12,6 +12,7 @@ from op_tests.cli.conftest import ROOT
 from op_tests.families_for_tests.compared import Compared
 
 COMPARED = f"{ROOT / 'op_tests' / 'families_for_tests' / 'compared.py'}:Compared"
+LOOSE = ("--errRatio", "0.5")
 NOON = "2026-01-31T12:00:00Z"
 
 
@@ -81,6 +82,19 @@ def test_a_table_whose_rows_hold_ends_with_0_and_kinds_can_be_left_out(command, 
     assert "2 rows for this device: 2 holds" in out
     titles, first = (line.split() for line in out.splitlines()[1:3])
     assert titles[-3:] == ["ahead", "%", "verdict"] and float(first[-2]) > 3
+
+
+def test_a_table_without_a_row_for_this_device_verifies_nothing_and_says_so(run_here, table):
+    elsewhere = row(8, "quick", gfx="sm90", cu_num=132, gpu_model="NVIDIA H200")
+    TunedCsv(table, Compared.key).update([elsewhere])
+    code, out, err = run_here("verify", "out.csv", "--family", COMPARED)
+    assert (code, out) == (2, "") and "out.csv: there is no row for " in err and "; 1 row for other devices" in err
+
+
+def test_a_row_that_was_tuned_under_a_looser_limit_is_verified_under_it(run_here, table):
+    TunedCsv(table, Compared.key).update([row(8, "rough")])
+    told = [json.loads(run_here("verify", "out.csv", "--family", COMPARED, "--json", *more)[1]) for more in ((), LOOSE)]
+    assert ["wrong" in one["rows"][0]["doubts"] for one in told] == [True, False]
 
 
 def test_evidence_that_is_no_file_is_told(run_here, table):

@@ -43,6 +43,7 @@ DISTURBANCES: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
     ("sys.path", lambda: sys.path.insert(0, "/nowhere"), lambda: list(sys.path)),
     ("warnings", lambda: warnings.simplefilter("error"), lambda: list(warnings.filters)),
     ("gc", gc.disable, gc.isenabled),
+    ("clocks", lambda: setattr(time, "monotonic", float), lambda: time.monotonic),
     ("recursion_limit", lambda: sys.setrecursionlimit(5000), sys.getrecursionlimit),
     ("default_dtype", lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype),
     ("grad_mode", lambda: torch.set_grad_enabled(False), torch.is_grad_enabled),

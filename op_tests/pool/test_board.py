@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +35,14 @@ def test_the_last_post_is_read_as_it_was_made(posts):
         theirs.post(phase, candidate)
     posted = ours.read()
     assert (posted.posts, posted.phase, posted.candidate) == (len(posts), PHASES[posts[-1][0]], posts[-1][1])
+
+
+def test_a_candidate_that_replaces_the_clock_does_not_change_when_others_began(monkeypatch):
+    ours, theirs = boards()
+    before = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", float)
+    theirs.post(COMPILING, 1)
+    assert ours.read().since >= before
 
 
 def test_the_beginnings_of_the_group_and_of_the_candidate_are_kept():

@@ -298,6 +298,12 @@ def test_a_budget_publishes_the_best_so_far_and_a_later_run_goes_on(tune, kernel
     assert summary.exit_code is ExitCode.done
 
 
+def test_a_budget_that_ends_before_anything_is_measured_is_told_to_be_too_small(tune):
+    summary, _ = tune(lambda shape, name: "budget", sizes=(8,), budget=0.1)
+    assert summary.message.startswith("the budget was used up before a candidate was measured")
+    assert "run the same command again" not in summary.message
+
+
 def test_a_changed_candidate_is_measured_again_and_the_others_are_not(tune, tiny, monkeypatch):
     tune(lambda shape, name: "stop" if shape["N"] == 8 and name == "quick" else FAST[name], confirm=False)
     changed = [Candidate("steady", {"do": "steady"}), Candidate("quick", {"do": "quick", "tile": 2})]
@@ -477,6 +483,18 @@ def test_evidence_that_cannot_be_written_is_told_before_anything_is_measured(tun
     with pytest.raises(UsageError, match=r"the evidence \S+tuned\.evidence\.jsonl: is a directory; expected a file"):
         tune(FAST)
     assert files(out) == [evidence_path(out).name]
+
+
+def test_a_table_of_a_family_with_another_key_is_refused(tune, tiny, out, shapes, scripted):
+    tune(FAST, sizes=(8,))
+    text = evidence_path(out).read_text()
+    evidence_path(out).write_text(text.replace('"family":"tiny"', '"family":"older"'))
+    tune(FAST, sizes=(8, 16))  # it may have been renamed
+    evidence_path(out).write_text(text.replace('"family":"tiny"', '"family":"gemm"').replace('"N":8', '"M":8,"N":8'))
+    before = out.read_text()
+    with pytest.raises(UsageError, match="its rows are of the family gemm, as its evidence says; name another file"):
+        tune(FAST, sizes=(8, 32))
+    assert out.read_text() == before
 
 
 def test_an_overview_counts_shapes_and_candidates_and_writes_nothing(tune, tiny, out, shapes):
