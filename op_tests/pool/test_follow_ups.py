@@ -111,13 +111,14 @@ class LooksAgain(Watcher):
     """Has every group of the list followed by one for a fresh worker, as decisions that change rows are."""
 
     run_ahead = True
+    expected_s = 0.0
 
     def __init__(self, follow_ups):
         self.follow_ups, self.waiting, self.ended = follow_ups, Waiting(), {}
 
     def follow_up(self, group, results, number, *, idle):
         if group < len(self.follow_ups):
-            self.waiting.add(self.follow_ups[group])
+            self.waiting.add(self.follow_ups[group], expected_s=self.expected_s)
         else:
             self.waiting.ended()
         return self.waiting.take(idle=idle, is_fresh=group >= len(self.follow_ups))
@@ -140,6 +141,8 @@ def test_whoever_waits_is_taken_whichever_workers_die(one_lane, tmp_path):
 
 class SickensItsLane(LooksAgain):
     """Makes a device sick once both lanes have had a group: its lane gets no other worker."""
+
+    expected_s = 60.0  # so long that both lanes want a fresh worker
 
     def __init__(self, device, follow_ups):
         super().__init__(follow_ups)
