@@ -41,7 +41,10 @@ def print_comparison(
         return
     shown = shapes if verbose else shapes[:SHOWN]
     print(f"Tune performance comparison: {summary.family} on {summary.device}, as serving calls it", file=stream)
-    print(f"before: the rows of {summary.tune_file}; after: the best challenger, written where the action says so", file=stream)
+    print(
+        f"before: the rows of {summary.tune_file}; after: the best challenger, written where the action says so",
+        file=stream,
+    )
     print_table(_TITLES, list(map(_cells, shown)), stream, numbers=_NUMBERS, whole=("action", "verdict"), width=width)
     print_hidden(len(shapes) - len(shown), "shape", stream)
     earlier = sum(shape.decided_earlier for shape in shapes)
