@@ -47,9 +47,7 @@ def pick_finalists(
     if finalists < 2:
         return ()
     right = [name for name in order if is_correct(measurements.get(name), err_ratio)]
-    if not right:
-        return ()
-    best_us = min(measurements[name].us for name in right)
+    best_us = min((measurements[name].us for name in right), default=math.inf)
     fast = [name for name in right if measurements[name].us <= HOPELESS * best_us]
     # Beside a leader that is still there nobody is given up below it.
     fast += [name for name in order if _bound(measurements.get(name), err_ratio) < best_us]
@@ -58,7 +56,8 @@ def pick_finalists(
     starved = [name for name in order if name not in fast[:finalists] and _starved(measurements.get(name), err_ratio)]
     starved.sort(key=lambda name: measurements[name].us)
     chosen = {*fast[:finalists], *kept, *starved[:finalists]}
-    return tuple(name for name in order if name in chosen) if len(chosen) > 1 else ()
+    # Nobody was timed to the end where all were given up beside a leader that is gone: then even one is timed again.
+    return tuple(name for name in order if name in chosen) if len(chosen) > 1 or not right else ()
 
 
 def _starved(measurement: Measurement | None, err_ratio: float) -> bool:

@@ -307,6 +307,16 @@ def test_those_given_up_beside_the_best_take_part_once_it_fails_in_another_proce
     assert kernels(out, family) == {8: "other"}
 
 
+def test_all_who_were_given_up_take_part_where_the_best_fails_in_another_process(tune, three, out, family):
+    """Also the default: it was measured last, since the run had died in it before."""
+    us, again = three
+    given_up = {name: replace(as_measurement(value), censored=name != "quick") for name, value in us.items()}
+    summary, _ = tune(again, lambda shape, name, block=None: given_up[name] if block is None else us[name])
+
+    assert kernels(out, family) == {8: "other"} and summary.exit_code is ExitCode.done
+    assert newest(out).default.us == pytest.approx(100, rel=0.01)
+
+
 class Clock:
     now = 0.0
 

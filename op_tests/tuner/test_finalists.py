@@ -63,6 +63,13 @@ def test_whoever_was_given_up_for_a_leader_that_is_gone_is_timed_again():
     assert pick({"a": ok(10), "b": wrong, "c": ok(math.nan, censored=True), "d": ok(0.0, censored=True)}) == ""
 
 
+def test_where_all_were_given_up_the_most_promising_are_timed_and_be_it_one():
+    # Whoever led is gone, and with it everybody who was timed to the end.
+    assert pick({name: ok(us, censored=True) for name, us in (("b", 9), ("c", 7), ("d", 8), ("e", 6))}) == "cde"
+    assert pick({"a": ok(50, censored=True), "b": ok(7, censored=True)}) == "ab", "what runs today takes part"
+    assert pick({"b": ok(7, censored=True), "c": Measurement(Status.mismatch, 1.0, 1.0)}) == "b"
+
+
 def test_lower_bounds_compete_with_latencies_for_the_places():
     timed = {"b": ok(10), "c": ok(11), "d": ok(12)}
     assert pick({"a": ok(9), **timed, "e": ok(5, censored=True)}, finalists=3) == "abe"
@@ -119,7 +126,10 @@ def test_the_best_of_the_screening_is_always_among_them(measurements, incumbent,
     }
     assert len(picked) <= finalists + 2
     assert list(picked) == sorted(picked)
-    if picked:
+    if not right:
+        given_up = {n for n, m in measurements.items() if m.status is Status.ok and m.err_ratio <= 0.05 and m.censored}
+        assert picked or not any(0 < measurements[name].us < math.inf for name in given_up)
+    elif picked:
         assert min(right, key=lambda name: (right[name], name)) in picked
     else:
         assert len(right) < 2 or all(us > HOPELESS * min(right.values()) for us in sorted(right.values())[1:])
