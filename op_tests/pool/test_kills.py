@@ -30,7 +30,7 @@ from op_tests.pool.fault_candidates import (
     tells_its_limits,
     tells_its_process,
 )
-from op_tests.processes import descendants, read_pid
+from op_tests.processes import descendants, read_pid, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -185,7 +185,7 @@ def test_closing_a_pool_ends_all_it_started():
     tokens = {lane.worker.token for lane in pool.lanes} | {standby.token for standby in pool._standbys.values()}
     assert len(descendants(tokens)) == len(tokens) >= 2
     pool.close()
-    assert descendants(tokens) == []
+    wait_for(lambda: descendants(tokens) == [])
     pool.close()
     with pytest.raises(RuntimeError, match="closed"):
         mp_tuner([task(("s", 0), right)], [(1, None)], pool=pool)

@@ -116,7 +116,7 @@ def test_a_lane_takes_the_compilers_word_and_runs_everything_else(opened, tmp_pa
     assert "shared memory, Required" in details["huge"]
     assert "compile:" not in details["looks"]
     assert {result.device for result in watcher.results.values()} == {"fake-0"}
-    assert descendants([opened[0].token]) == []
+    wait_for(lambda: descendants([opened[0].token]) == [])
 
 
 def test_without_being_asked_nothing_is_compiled_ahead(opened):

@@ -75,8 +75,8 @@ def precompile(spawner, tmp_path, cache):
     yield start
     for precompiler in started:
         precompiler.close()
-        if hasattr(precompiler, "token"):
-            assert descendants([precompiler.token]) == []
+    tokens = [precompiler.token for precompiler in started if hasattr(precompiler, "token")]
+    wait_for(lambda: descendants(tokens) == [])
 
 
 def is_alive(file):
@@ -153,7 +153,7 @@ def test_whatever_dies_or_hangs_is_no_verdict_takes_its_assembler_along_and_its_
     assert states(precompiler, 2, 2) == ["compiled", "no_verdict"]
     assert verdicts(precompiler, 0, 4) == [None] * 4
     assert len(binaries(cache)) == 3
-    assert not is_alive(file) and descendants([precompiler.token]) == []
+    wait_for(lambda: not is_alive(file) and descendants([precompiler.token]) == [])
 
 
 @pytest.mark.parametrize("how", [hangs, leaves_a_session_behind])

@@ -168,7 +168,7 @@ def test_no_process_outlives_a_script_that_is_killed(tmp_path, number):
     deadline = time.monotonic() + 5
     while descendants(tokens) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert descendants(tokens) == []
+    wait_for(lambda: descendants(tokens) == [])
 
 
 def test_a_script_that_forgets_its_pool_leaves_nothing(tmp_path):
@@ -183,4 +183,4 @@ def test_a_script_that_forgets_its_pool_leaves_nothing(tmp_path):
         )
     )
     token = next(line.split()[1] for line in run(str(file)).splitlines() if line.startswith("token"))
-    assert descendants({token}) == []
+    wait_for(lambda: descendants({token}) == [])
